@@ -9,7 +9,8 @@ use crate::error::Error;
 use crate::open_run::OpenRun;
 use crate::open_shape::OpenShape;
 use crate::parts::LaterParts;
-use crate::session::{SessionCode, run_on, with_outputs};
+use crate::outputs::OutputMemory;
+use crate::session::{SessionCode, run_on};
 use crate::tensor::Tensor;
 
 /// The code of a part, for fixed shapes.
@@ -48,6 +49,17 @@ impl PartCode {
         }
     }
 
+    /// The code with memory of its own. The report is of what compiling took so far.
+    ///
+    /// # Errors
+    /// Code for these shapes alone does not compile.
+    pub fn alone(self, report: Report) -> Result<SessionCode, Error> {
+        match self {
+            PartCode::Own(code) => Ok(*code),
+            PartCode::Open(shape) => shape.alone(report),
+        }
+    }
+
     /// As [`PartCode::run`], with outputs of the caller's.
     ///
     /// # Errors
@@ -61,12 +73,18 @@ impl PartCode {
 }
 
 /// Memory of runs on states of the caller's.
-#[derive(Default)]
 pub(crate) struct StatefulRun {
     /// Of plans for many shapes.
     open: OpenRun,
     /// Of code for one shape.
     own: Option<Context>,
+    results: OutputMemory,
+}
+
+impl Default for StatefulRun {
+    fn default() -> StatefulRun {
+        StatefulRun { open: OpenRun::default(), own: None, results: OutputMemory::new(1) }
+    }
 }
 
 /// A model compiled for fixed input shapes, whose runs find memory themselves.
@@ -93,7 +111,7 @@ impl RunCode {
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let results = self.first.run(inputs)?;
         match &self.later {
-            Some(later) => later.run(self.first.compiler(), inputs, results),
+            Some(later) => later.outputs_of(self.first.compiler(), inputs, results),
             None => Ok(results),
         }
     }
@@ -136,7 +154,8 @@ impl RunCode {
         };
         let executable = context.executable().clone();
         let compiler = self.first.compiler();
-        with_outputs(executable.plan(), |outputs| Ok(run_on(compiler, context, Bindings { inputs, states, outputs })?))
+        let run = |outputs: &mut [TensorMut<'_>]| Ok(run_on(compiler, context, Bindings { inputs, states, outputs })?);
+        memory.results.with(executable.plan(), run)
     }
 
     /// The code of the first part with memory of its own, and the parts that follow. The report is of what compiling took so far.
@@ -144,11 +163,7 @@ impl RunCode {
     /// # Errors
     /// Code for these shapes alone does not compile.
     pub fn alone(self, report: Report) -> Result<(SessionCode, Option<LaterParts>), Error> {
-        let code = match self.first {
-            PartCode::Own(code) => *code,
-            PartCode::Open(shape) => shape.alone(report)?,
-        };
-        Ok((code, self.later))
+        Ok((self.first.alone(report)?, self.later))
     }
 }
 

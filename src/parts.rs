@@ -1,12 +1,15 @@
 //! The parts that a graph is compiled in: one, or several where shapes depend on values ([`tensorc_passes::parts`]). Each is compiled
 //! for many shapes where it can be, and the results of one tell the numbers of the next.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensorc_ir::DenseType;
-use tensorc_ir::graph::Graph;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::graph::{Graph, Value};
 use tensorc_passes::infer::bind;
 use tensorc_passes::parts::{Facts, PartShape, PartsRun, next_part};
+use tensorc_passes::template::TemplateRequest;
 
 use crate::cache::ProgramCache;
 use crate::compile::Report;
@@ -24,27 +27,36 @@ const MAX_LATER_PARTS: usize = 64;
 /// A graph, and what is compiled of it.
 pub(crate) struct Parts {
     graph: Graph,
+    derive: Option<Arc<Derive>>,
     templates: Templates,
     states: StateOwner,
     later: ProgramCache<Arc<CompiledPart>>,
 }
 
+/// What is added to a part before it is compiled.
+pub type Derive = dyn Fn(&mut Graph, &PartShape) -> Result<(), Diagnostic> + Send + Sync;
+
 /// The code of a part.
-struct CompiledPart {
-    code: PartCode,
-    shape: PartShape,
+pub(crate) struct CompiledPart {
+    pub code: PartCode,
+    pub shape: PartShape,
 }
 
 impl Parts {
     /// Of a graph as a front end made it, of which nothing is compiled yet.
     pub fn of(graph: Graph) -> Parts {
         let later = ProgramCache::new(MAX_LATER_PARTS);
-        Parts { graph, templates: Templates::default(), states: StateOwner::Run, later }
+        Parts { graph, derive: None, templates: Templates::default(), states: StateOwner::Run, later }
     }
 
     /// As [`Parts::of`], of a graph whose states the caller keeps.
     pub fn on_states(graph: Graph) -> Parts {
         Parts { states: StateOwner::Caller, ..Parts::of(graph) }
+    }
+
+    /// As [`Parts::of`], with something added to every part.
+    pub fn deriving(graph: Graph, derive: Arc<Derive>) -> Parts {
+        Parts { derive: Some(derive), ..Parts::of(graph) }
     }
 
     /// The graph.
@@ -68,7 +80,7 @@ impl Parts {
 
     /// The next part as it is compiled for what is known and for many other numbers.
     pub fn open(&self, compiler: &Compiler, facts: &Facts, report: &mut Report) -> Option<Arc<OpenModel>> {
-        self.templates.model(compiler, &self.graph, facts, report)
+        self.templates.model(compiler, &self.graph, facts, self.derive.as_deref(), report)
     }
 
     /// Code for inputs of these types alone, of a graph that is compiled for many; `None` if there is none.
@@ -96,7 +108,37 @@ impl Parts {
         Ok(RunCode::new(code, later))
     }
 
-    fn compile(&self, compiler: &Compiler, facts: &Facts, report: &mut Report) -> Result<CompiledPart, Error> {
+    /// What to add to a part is added to the next one, as it is for any numbers that are not known: an error if that cannot be.
+    /// `None` if the graph cannot be divided so far without numbers.
+    ///
+    /// # Errors
+    /// What is to be added cannot be.
+    pub fn derived(&self, compiler: &Compiler, facts: &Facts) -> Result<Option<PartShape>, Error> {
+        let request = TemplateRequest { graph: &self.graph, facts };
+        let derive = |graph: &mut Graph, shape: &PartShape| match &self.derive {
+            Some(derive) => derive(graph, shape),
+            None => Ok(()),
+        };
+        let (made, shape) = match request.closing(&[]) {
+            Some(mut template) => {
+                let Ok(shape) = template.divide(compiler.typing()) else { return Ok(None) };
+                (template.change(|graph| derive(graph, &shape)), shape)
+            }
+            None => {
+                let mut graph = self.graph.clone();
+                let Ok(shape) = next_part(&mut graph, compiler.typing(), facts) else { return Ok(None) };
+                (derive(&mut graph, &shape), shape)
+            }
+        };
+        made?;
+        Ok(Some(shape))
+    }
+
+    /// The next part for what is known.
+    ///
+    /// # Errors
+    /// As [`crate::Program::compile`].
+    pub fn compile(&self, compiler: &Compiler, facts: &Facts, report: &mut Report) -> Result<CompiledPart, Error> {
         if let Some(model) = self.open(compiler, facts, report)
             && let Some(Ok(code)) = model.code(compiler, &facts.types, self.states, report)
         {
@@ -106,7 +148,11 @@ impl Parts {
         let shape = report.timed(compiler, "infer", || {
             let inputs = graph.inputs().len();
             bind(&mut graph, &facts.types[..inputs])?;
-            Ok(next_part(&mut graph, compiler.typing(), facts)?)
+            let shape = next_part(&mut graph, compiler.typing(), facts)?;
+            if let Some(derive) = &self.derive {
+                derive(&mut graph, &shape)?;
+            }
+            Ok(shape)
         })?;
         let code = SessionCode::compile_typed(compiler, graph, report)?;
         Ok(CompiledPart { code: PartCode::Own(Box::new(code)), shape })
@@ -118,6 +164,24 @@ impl Parts {
         facts.types.iter().for_each(|ty| key.ty(ty.dtype, &ty.dims));
         self.later.get_or_make(&key, || Ok(Arc::new(self.compile(compiler, facts, &mut Report::default())?)))
     }
+}
+
+/// A part of a run in several parts.
+pub struct RanPart {
+    /// What was known before it.
+    pub facts: Facts,
+    /// What it computed, and the host after it.
+    pub shape: PartShape,
+}
+
+/// A run in several parts, for those who want to know what was computed when.
+pub struct DividedRun {
+    /// The parts in order.
+    pub parts: Vec<RanPart>,
+    /// Everything that parts and the host delivered.
+    pub values: BTreeMap<Value, Tensor>,
+    /// The outputs.
+    pub outputs: Vec<Tensor>,
 }
 
 /// What follows the first part.
@@ -139,19 +203,41 @@ impl LaterParts {
         &self.outputs
     }
 
+    /// The graph, and the part that comes first.
+    pub fn first(&self) -> (&Graph, &PartShape) {
+        (&self.parts.graph, &self.first)
+    }
+
     /// All outputs, from the inputs of the graph and the results of the first part.
     ///
     /// # Errors
+    /// As [`LaterParts::run`].
+    pub fn outputs_of(&self, compiler: &Compiler, inputs: &[Tensor], results: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
+        let run = self.run(compiler, inputs, results, &mut |_, _| {})?;
+        Ok(run.outputs()?.into_iter().map(Tensor).collect())
+    }
+
+    /// All that is computed from the inputs of the graph and the results of the first part; `seen` is told of each part that follows.
+    ///
+    /// # Errors
     /// A part does not compile, or fails; so may an operator of the host.
-    pub fn run(&self, compiler: &Compiler, inputs: &[Tensor], mut results: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
+    pub fn run(
+        &self,
+        compiler: &Compiler,
+        inputs: &[Tensor],
+        mut results: Vec<Tensor>,
+        seen: &mut dyn FnMut(Facts, &PartShape),
+    ) -> Result<PartsRun<'_>, Error> {
         let mut run = PartsRun::new(&self.parts.graph, inputs.iter().map(|t| t.0.clone()));
         let (mut shape, mut part) = (&self.first, None::<Arc<CompiledPart>>);
         loop {
             run.add(shape, results.into_iter().map(|t| t.0).collect(), compiler.registry())?;
             if shape.is_last() {
-                return Ok(run.outputs()?.into_iter().map(Tensor).collect());
+                return Ok(run);
             }
-            let next = self.parts.later(compiler, &run.facts()?)?;
+            let facts = run.facts()?;
+            let next = self.parts.later(compiler, &facts)?;
+            seen(facts, &next.shape);
             let inputs: Vec<Tensor> = run.inputs(&next.shape)?.into_iter().map(Tensor).collect();
             results = next.code.run(&inputs)?;
             shape = &part.insert(next).shape;

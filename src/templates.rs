@@ -21,6 +21,7 @@ use crate::open_run::OpenRun;
 use crate::open_shape::OpenShape;
 use crate::outputs::OutputMemory;
 use crate::part_code::PartCode;
+use crate::parts::Derive;
 use crate::program::most_runs;
 use crate::session::{SessionCode, Signature};
 
@@ -262,6 +263,7 @@ impl Templates {
         compiler: &Compiler,
         graph: &Graph,
         facts: &Facts,
+        derive: Option<&Derive>,
         report: &mut Report,
     ) -> Option<Arc<OpenModel>> {
         let options = compiler.options();
@@ -269,7 +271,7 @@ impl Templates {
         if options.passes.recompute.is_some() || facts.types.len() != facts.sources.len() {
             return None;
         }
-        let mut work = Work { compiler, graph, facts, report };
+        let mut work = Work { compiler, graph, facts, derive, report };
         let mut key = ProgramKey::of("");
         [facts.sources.len(), facts.inputs.len()].into_iter().for_each(|n| key.number(n as u64));
         work.request().class().for_each(|n| key.number(n));
@@ -299,6 +301,8 @@ struct Work<'a> {
     compiler: &'a Compiler,
     graph: &'a Graph,
     facts: &'a Facts,
+    /// What is added to the part.
+    derive: Option<&'a Derive>,
     report: &'a mut Report,
 }
 
@@ -336,7 +340,12 @@ impl Work<'_> {
         let deadline = self.compiler.options().limits.deadline();
         let shape = self.divided(template)?;
         let pipeline = Pipeline::open(CompilePhase::Plan);
-        let done = template.change(|graph| optimize(self.compiler, &pipeline, graph, deadline, self.report));
+        let done: Result<(), Error> = template.change(|graph| {
+            if let Some(derive) = self.derive {
+                derive(graph, &shape)?;
+            }
+            optimize(self.compiler, &pipeline, graph, deadline, self.report)
+        });
         done.is_ok().then_some(shape)
     }
 

@@ -77,6 +77,9 @@ type PrimBody = dyn Fn(&NodeCtx<'_>) -> Result<Prim, OpError> + Send + Sync;
 /// What a composite operator adds to a graph: its results, from its operands by formal position.
 pub(crate) type CompositeBody =
     dyn Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Vec<Value>, Diagnostic> + Send + Sync;
+/// What stands for the results of an operator that finds elements, by parameters, operands and the number of results.
+type FoundBody =
+    dyn Fn(&mut Builder<'_>, &Params, &[Option<Value>], usize) -> Result<Vec<Value>, Diagnostic> + Send + Sync;
 type HostBody = dyn Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync;
 type FindRule = dyn Fn(&Params, usize) -> Result<FindOp, OpError> + Send + Sync;
 type InferRule = dyn Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync;
@@ -135,6 +138,9 @@ pub enum Grad {
     /// From this composite, which computes the same and takes the place of an operator that is a kernel of its
     /// own where that is differentiated.
     Through(Box<CompositeBody>),
+    /// Of an operator that finds elements: as this composite, which takes elements at the positions that other operators find. It
+    /// takes the operator's place in a graph that is to be divided and differentiated, where types may not be known yet.
+    Found(Box<FoundBody>),
     /// Nothing flows back, without this being a mistake: the result is constant to differentiation.
     Zero,
     /// Asking for it is an error, for this reason.
@@ -286,8 +292,8 @@ pub struct OpDef {
 /// What passes need an operator of the registry for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpRole {
-    /// The adjoint of [`crate::prim::Gather`]: adds up slices by index. Operands: updates and indices; parameters: `axis`, and
-    /// `extent` of that axis. It is an operator because it has loops of its own.
+    /// The adjoint of [`crate::prim::Gather`]: adds up slices by index. Operands: updates, indices, and the
+    /// extent of the parameter `axis`. It is an operator because it has loops of its own.
     GatherAdjoint,
 }
 

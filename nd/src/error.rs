@@ -49,11 +49,6 @@ pub enum Error {
     /// The result of a data-dependent shape cannot be written to an array.
     #[error("`{op}`: the shape of its result depends on elements, so it cannot be written to an array")]
     DynamicTarget { op: String },
-    /// A gradient is to go through a result of a data-dependent shape.
-    #[error(
-        "`{op}` has no gradient, as shapes depend on elements; call it on detached arrays, or outside of a recording"
-    )]
-    DynamicGradient { op: String },
     /// An index or range outside of the array.
     #[error("{what} does not fit an array of shape {dims:?}")]
     Index { what: String, dims: Vec<u64> },

@@ -65,7 +65,7 @@ pub fn of_gather_nd<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     let [count, size] = sliced(&data, batch + width);
     let rows = slices(indices, &data, batch)?;
     let head = g.head(cx, 0).reshape([rows.dims()?[0], size]);
-    let sums = g.op("scatter_sum", &[head, rows], with_axis(0).with("extent", count as i64));
+    let sums = g.op("scatter_sum", &[head, rows, g.i64s(&[count as i64])], with_axis(0));
     Ok(vec![Some(sums.reshape(&data)), None])
 }
 

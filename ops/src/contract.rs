@@ -209,22 +209,20 @@ fn batch_dot() -> OpDef {
 }
 
 /// Extents of the rows a fully connected layer sees, and of one row.
-fn rows(dims: &[u64], flatten: bool) -> (Vec<u64>, u64) {
-    match flatten {
-        true => (vec![dims[0]], dims[1..].iter().product()),
-        false => (dims[..dims.len() - 1].to_vec(), dims[dims.len() - 1]),
-    }
+fn rows(dims: &Extents, flatten: bool) -> (Extents, Extent) {
+    let lead = if flatten { 1 } else { dims.len() - 1 };
+    (dims.range(..lead), dims.range(lead..).count())
 }
 
 fn fully_connected_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let [x, w] = g.operands();
     let (lead, inner) = rows(&x.dims()?, cx.params.bool("flatten").unwrap_or(true));
-    let x = x.reshape([&lead[..], &[inner]].concat());
+    let x = x.reshape(Extents::from_iter(lead.all().chain([inner])));
     let out = &cx.outputs[0].dims;
     let (k, n) = (Index::var(out.len() as u32), Index::var(out.len() as u32 - 1));
     let mut lhs: Vec<Index> = (0..lead.len() as u32).map(Index::var).collect();
     lhs.push(k.clone());
-    let extents = [&out[..], &[inner]].concat();
+    let extents = Extents::from_iter(out.all().chain([inner]));
     let y = x.contract(w, Contraction::new(extents, out.len(), lhs, vec![n, k]));
     Ok(scale_add(y, g.maybe(2).filter(|_| !cx.params.flag("no_bias")), 1.0, 1.0))
 }
@@ -236,7 +234,7 @@ fn fully_connected() -> OpDef {
         let w = ranked(cx, 1, 2)?;
         cx.unify_dims(Dim::Const(hidden), w[0], "operand `weight`, axis 0")?;
         cx.set_input_dims(2, [Dim::Const(hidden)])?;
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         reject_if(x.is_empty(), || "operand `data`: expected rank at least 1, found rank 0")?;
         let lead = if flatten { 1 } else { x.len() - 1 };
         let inner = x[lead..].to_vec();

@@ -338,6 +338,19 @@ pub trait Define: Sized {
         })
     }
 
+    /// Of an operator that finds elements: differentiated as this composite, of operators that find integers and those that take
+    /// elements. It knows no types.
+    fn found_as(
+        self,
+        body: impl for<'g> Fn(GraphScope<'g>, &Params, usize) -> Result<Vec<Tensor<'g>>> + Send + Sync + 'static,
+    ) -> Self {
+        self.edit(|d| {
+            d.grad = Grad::Found(Box::new(move |b, params, args, count| {
+                crate::graph::results(b, args, |g| body(g, params, count))
+            }));
+        })
+    }
+
     /// Constant to differentiation.
     fn no_gradient(self) -> Self {
         self.edit(|d| d.grad = Grad::Zero)

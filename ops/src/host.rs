@@ -60,6 +60,34 @@ fn found(op: FindOp, args: &[Option<TensorData>]) -> Result<Vec<TensorData>, OpE
     results.ok_or_else(|| OpError("the result does not fill its shape".into()))
 }
 
+/// The slices of the first operand along an axis where the second is not zero, by their positions; without an axis, those elements.
+pub fn chosen<'g>(g: GraphScope<'g>, axis: Option<i64>, name: &str) -> Tensor<'g> {
+    let [x, condition] = g.operands();
+    let (x, axis) = along(x, axis);
+    let (rank_0, along) = (|n| g.scalar(Scalar::i64(n)), Params::new().with("axis", axis));
+    let extent = x.call("shape", &[]).call("gather", &[rank_0(axis)]);
+    let positions = rank_0(0).call("range", &[extent, rank_0(1)]);
+    let chosen = g.op(name, &[positions, condition], Params::new().with("axis", 0));
+    g.op("gather", &[x, chosen], along)
+}
+
+/// A tensor and one of its axes: the only one of the flattened tensor if none is given.
+fn along(x: Tensor<'_>, axis: Option<i64>) -> (Tensor<'_>, i64) {
+    match axis {
+        Some(axis) => (x, axis),
+        None => (x.call("reshape", &[x.graph().i64s(&[-1])]), 0),
+    }
+}
+
+/// Of distinct elements, those that come first.
+fn first_of_each<'g>(g: GraphScope<'g>, params: &Params, count: usize) -> Result<Vec<Tensor<'g>>> {
+    let mut found = g.op_multi("unique", &[Some(g.operand(0))], params.clone(), count.max(2));
+    let (x, axis) = along(g.operand(0), params.int("axis"));
+    found[0] = g.op("gather", &[x, found[1]], Params::new().with("axis", axis));
+    found.truncate(count);
+    Ok(found)
+}
+
 /// The `axis` parameter as an axis of a tensor of this rank, if there is one.
 fn axis(params: &Params, rank: usize) -> Result<Option<u32>, OpError> {
     let axis = params.int("axis").map(|axis| normalize_axis(axis, rank)).transpose()?;
@@ -88,6 +116,7 @@ fn compress() -> OpDef {
         .operand("input", &[])
         .operand("condition", BOOLS)
         .maybe("axis", ParamKind::Int, "Default: of the flattened operand.")
+        .found_as(|g, params, _| Ok(vec![chosen(g, params.int("axis"), "compress")]))
         .onnx("Compress", 9)
 }
 
@@ -128,6 +157,7 @@ fn unique() -> OpDef {
         .maybe("axis", ParamKind::Int, "Default: of the flattened operand.")
         .param("sorted", true, "Ascending; otherwise in order of first occurrence.")
         .outputs(1, 4)
+        .found_as(first_of_each)
         .onnx("Unique", 11)
 }
 

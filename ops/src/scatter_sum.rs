@@ -118,9 +118,13 @@ pub fn scatter_sum() -> OpDef {
         for (i, n) in indices.iter().enumerate() {
             cx.unify_dims(*n, updates[axis + i], &format!("operand `updates`, axis {}", axis + i))?;
         }
-        let extent = Dim::Const(cx.params.int("extent").unwrap_or(0).max(0) as u64);
+        let extent = match extents(cx, 2).as_deref() {
+            Some([n]) if *n >= 0 => Dim::of(*n),
+            Some(_) => return Err("operand `extent`: it is not one extent".into()),
+            None => return Ok(()),
+        };
         if extent == Dim::Const(0) && !has_none(&indices) {
-            return Err("parameter `extent`: an axis without elements is indexed".into());
+            return Err("operand `extent`: an axis without elements is indexed".into());
         }
         cx.set_output_dims(0, [&updates[..axis], &[extent], &updates[axis + indices.len()..]].concat())
     });
@@ -129,11 +133,11 @@ pub fn scatter_sum() -> OpDef {
     define("scatter_sum", doc, compute, infer)
         .operand("updates", NUMBERS)
         .operand("indices", INDICES)
+        .static_operands(&["extent"], INDICES)
         .param("axis", 0, "")
-        .required("extent", ParamKind::Int, "Positions along `axis`.")
         .gradient(derivative(|g, cx| {
             let axis = Params::new().with("axis", cx.node.params.int("axis").unwrap_or(0));
-            Ok(vec![Some(g.op("gather", &[g.head(cx, 0), g.operand(1)], axis))])
+            Ok(vec![Some(g.op("gather", &[g.head(cx, 0), g.operand(1)], axis)), None, None])
         }))
         .ulp(1.0)
         .edit(|def| def.role = Some(OpRole::GatherAdjoint))

@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorc_abi::Plan;
+use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
+use tensorc_passes::parts::{Facts, PartShape};
 use tensorc_runtime::{TensorMut, TensorRef};
 
 use crate::compile::Report;
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::part_code::{RunCode, copy, owned};
-use crate::parts::{LaterParts, Parts};
+use crate::parts::{DividedRun, LaterParts, Parts, RanPart};
 use crate::tensor::Tensor;
 
 pub(crate) use code::{RunMemory, SessionCode, Signature, run_on};
@@ -85,9 +87,29 @@ impl Session {
         let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
         let results = self.code.run(&mut self.memory, &refs)?;
         match &self.later {
-            Some(later) => later.run(self.code.program.compiler(), inputs, results),
+            Some(later) => later.outputs_of(self.code.program.compiler(), inputs, results),
             None => Ok(results),
         }
+    }
+
+    /// As [`Session::run`], of a model in several parts ([`Session::has_parts`]); tells what each was.
+    ///
+    /// # Errors
+    /// As [`Session::run`]; or there is one part.
+    pub fn run_divided(&mut self, inputs: &[Tensor]) -> Result<DividedRun, Error> {
+        let Some(later) = &self.later else {
+            return Err(Error::Internal("a model in one part is run as if there were several".into()));
+        };
+        let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
+        let results = self.code.run(&mut self.memory, &refs)?;
+        let (graph, first) = later.first();
+        let types: Vec<DenseType> = inputs.iter().map(|t| t.data().ty.clone()).collect();
+        let mut parts = vec![RanPart { facts: Facts::of_inputs(graph, &types), shape: first.clone() }];
+        let mut seen = |facts, shape: &PartShape| parts.push(RanPart { facts, shape: shape.clone() });
+        let run = later.run(self.code.program.compiler(), inputs, results, &mut seen)?;
+        let outputs = run.outputs()?.into_iter().map(Tensor).collect();
+        let values = run.into_known().into_iter().map(|(v, data)| (v, Tensor(data))).collect();
+        Ok(DividedRun { parts, values, outputs })
     }
 
     /// The next values of the inputs that the graph updates, in signature order: what they are after

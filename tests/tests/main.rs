@@ -12,6 +12,7 @@ mod code_cache;
 mod differential;
 mod executor;
 mod flow;
+mod found;
 mod gpu;
 mod gpu_arrays;
 mod gpu_open;

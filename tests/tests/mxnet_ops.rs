@@ -119,9 +119,9 @@ fn check(rt: &Runtime, name: &str, case: &Case) -> Result<(), String> {
         agrees(&format!("state {name} after the forward pass"), state, want)?;
     }
     let heads: Vec<NDArray> = executor
-        .output_types()
+        .outputs()
         .iter()
-        .map(|(_, ty)| rt.ones(&ty.dims, ty.dtype))
+        .map(|output| rt.ones(output.dims(), output.dtype()))
         .collect::<Result<_, _>>()
         .map_err(|e| fail(&e))?;
     executor.backward(&heads.iter().collect::<Vec<_>>()).map_err(|e| format!("backward: {e}"))?;

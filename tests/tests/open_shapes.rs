@@ -298,7 +298,8 @@ pub const CASES: &[OpenCase] = &[
         name: "scatters of fewer elements and sums of rows",
         text: "graph @main(%x: f32[?b, 200, 6], %i: i64[?b, ?k, 4], %u: f32[?b, ?k, 4], %j: i64[?k]) {
   %a = scatter_elements(%x, %i, %u) {axis = 1, reduction = \"add\"}
-  %s = scatter_sum(%u, %j) {axis = 1, extent = 9}
+  %nine = const i64[1] [9]
+  %s = scatter_sum(%u, %j, %nine) {axis = 1}
   %y = scatter_elements(%a, %i, %u) {axis = 1}
   return %a, %s, %y
 }",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_frontend::symbol::Symbol;
-use tensorc_ir::DenseType;
+use tensorc_ir::{DenseType, TensorType};
 use tensorc_runtime::Device;
 
 use super::Executor;
@@ -40,7 +40,8 @@ pub(super) struct Bound {
     /// By argument; an array exactly where the request is not null.
     pub gradients: Vec<Option<NDArray>>,
     pub requests: Vec<GradReq>,
-    pub outputs: Vec<(String, DenseType)>,
+    /// Extents that depend on values are not known.
+    pub outputs: Vec<(String, TensorType)>,
 }
 
 impl<'a> Binder<'a> {

@@ -23,9 +23,11 @@
 //! a gradient that is written can be read as soon as no later step uses it, while the operation goes on.
 
 mod binder;
+mod divided;
 mod fixed;
 mod memory;
 mod monitor;
+mod part_gradient;
 mod place;
 mod program;
 mod request;
@@ -39,7 +41,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensorc_frontend::symbol::{Lowering, Symbol};
-use tensorc_ir::DenseType;
+use tensorc_ir::{DenseType, TensorType};
 use tensorc_runtime::Device;
 
 pub use binder::Binder;
@@ -53,12 +55,14 @@ pub use crate::grad_req::GradReq;
 use crate::error::Error;
 use crate::ndarray::{NDArray, Runtime};
 use binder::{Bound, group_devices};
+use divided::{DividedGraph, DividedPass, refuse_devices};
 use fixed::Fixed;
 use memory::{Pass, SharedMemory};
 use monitor::Monitor;
 use place::ProgramPhase;
 use program::{Arrays, Keys, PlacedGraph};
-use training_graph::{GradientRequests, TrainingGraph, input_types};
+use training_graph::{GradientRequests, TrainingGraph, TypedSymbol, input_types};
+use types::before_any;
 
 /// A symbol bound to arrays.
 pub struct Executor {
@@ -72,13 +76,30 @@ pub struct Executor {
     memory: SharedMemory,
     outputs: Vec<NDArray>,
     /// Forward without gradients: for inference, and as in training.
-    forward_only: [Option<Arc<PlacedGraph>>; 2],
+    forward_only: [Option<ExecutorGraph>; 2],
     /// Forward and backward; made when the symbol is bound, if a gradient is wanted, and compiled later.
-    training: Option<Arc<PlacedGraph>>,
-    /// The last training forward pass: its place in memory, and its random keys.
-    pass: Option<(Pass, Keys)>,
+    training: Option<ExecutorGraph>,
+    /// The last training forward pass, and its random keys.
+    pass: Option<(LastPass, Keys)>,
     monitor: Option<Monitor>,
     fixed: Fixed,
+}
+
+/// What computes the outputs.
+#[derive(Clone)]
+enum ExecutorGraph {
+    /// One plan, or one for each device.
+    Placed(Arc<PlacedGraph>),
+    /// Several in turn, as shapes depend on values.
+    Divided(Arc<DividedGraph>),
+}
+
+/// A training forward pass, with the values that the backward pass takes.
+enum LastPass {
+    /// In memory that others may use.
+    Placed(Pass),
+    /// `None` once they are used up.
+    Divided(Option<DividedPass>),
 }
 
 impl Executor {
@@ -104,6 +125,7 @@ impl Executor {
     ) -> Result<Executor, Error> {
         let mut outputs = vec![];
         for (_, ty) in &bound.outputs {
+            let ty = before_any(ty);
             outputs.push(rt.empty(device, ty.dtype, &ty.dims)?);
         }
         let fixed = Fixed::new(&symbol, &bound);
@@ -169,18 +191,31 @@ impl Executor {
     /// # Errors
     /// The symbol does not compile for training.
     pub fn gradients_in_order(&self) -> Result<Vec<&str>, Error> {
-        let order =
-            self.training.as_ref().map(|program| program.gradients_in_order(&self.rt, &self.memory)).transpose()?;
-        Ok(order.unwrap_or_default().into_iter().map(|at| self.bound.arguments[at].0.as_str()).collect())
+        let order = match &self.training {
+            Some(ExecutorGraph::Placed(program)) => program.gradients_in_order(&self.rt, &self.memory)?,
+            // Those of the last layers come first.
+            Some(ExecutorGraph::Divided(_)) => {
+                (0..self.bound.requests.len()).rev().filter(|at| self.bound.requests[*at] == GradReq::Write).collect()
+            }
+            None => vec![],
+        };
+        Ok(order.into_iter().map(|at| self.bound.arguments[at].0.as_str()).collect())
     }
 
-    /// The outputs, in the symbol's order. Forward passes write these arrays.
+    /// Whether shapes depend on values, so that forward passes wait for these.
+    pub fn has_parts(&self) -> bool {
+        let graphs = self.training.iter().chain(self.forward_only.iter().flatten());
+        graphs.into_iter().any(|graph| matches!(graph, ExecutorGraph::Divided(_)))
+    }
+
+    /// The outputs, in the symbol's order. Forward passes write these arrays; where their shapes depend on values, a pass that finds
+    /// others puts new arrays in their places.
     pub fn outputs(&self) -> &[NDArray] {
         &self.outputs
     }
 
-    /// Names and types of the outputs.
-    pub fn output_types(&self) -> &[(String, DenseType)] {
+    /// Names and types of the outputs; extents are not known that depend on values.
+    pub fn output_types(&self) -> &[(String, TensorType)] {
         &self.bound.outputs
     }
 
@@ -222,16 +257,21 @@ impl Executor {
 
     /// Bytes of memory that intermediate values take, shared memory counted whole.
     pub fn intermediate_bytes(&self) -> usize {
-        self.memory.bytes()
+        let divided = |graph: &ExecutorGraph| match graph {
+            ExecutorGraph::Divided(divided) => divided.intermediate_bytes(),
+            ExecutorGraph::Placed(_) => 0,
+        };
+        let graphs = self.training.iter().chain(self.forward_only.iter().flatten());
+        self.memory.bytes() + graphs.map(divided).sum::<usize>()
     }
 
     /// Memory planned for forward and backward together; compiles them. Gradient arrays are not part of it.
     ///
     /// # Errors
-    /// The graph does not compile.
+    /// The graph does not compile, or shapes depend on values, so that there is no single plan.
     pub fn planned_memory(&self) -> Result<PlannedMemory, Error> {
         match &self.training {
-            Some(program) => program.planned(&self.rt, &self.memory),
+            Some(graph) => self.planned(graph),
             None => Ok(PlannedMemory::default()),
         }
     }
@@ -239,10 +279,17 @@ impl Executor {
     /// Memory planned for a forward pass without training; compiles it.
     ///
     /// # Errors
-    /// The graph does not compile.
+    /// As [`Executor::planned_memory`].
     pub fn planned_inference_memory(&mut self) -> Result<PlannedMemory, Error> {
         let program = self.forward_program(false)?;
-        program.planned(&self.rt, &self.memory)
+        self.planned(&program)
+    }
+
+    fn planned(&self, graph: &ExecutorGraph) -> Result<PlannedMemory, Error> {
+        match graph {
+            ExecutorGraph::Placed(program) => program.planned(&self.rt, &self.memory),
+            ExecutorGraph::Divided(divided) => Err(tensorc::Error::Parts { model: divided.name().into() }.into()),
+        }
     }
 
     /// Copies arrays to the arguments and auxiliary states of these names.
@@ -264,21 +311,33 @@ impl Executor {
     /// # Errors
     /// The graph does not compile. What goes wrong while running stays with the outputs.
     pub fn forward(&mut self, training: bool) -> Result<&[NDArray], Error> {
-        let (program, pass) = match (training, &self.training) {
-            (true, Some(program)) => (program.clone(), true),
+        let (graph, pass) = match (training, &self.training) {
+            (true, Some(graph)) => (graph.clone(), true),
             (true, None) => (self.forward_program(true)?, false),
             (false, _) => (self.forward_program(false)?, false),
         };
         self.fixed.write(&self.bound)?;
-        let keys = program.draw_keys(&self.rt, self.stream);
+        let keys = graph.draw_keys(&self.rt, self.stream);
         if let Some(monitor) = &self.monitor {
             self.observe(monitor, training, &keys)?;
         }
-        let phase = if pass { ProgramPhase::Forward } else { ProgramPhase::Whole };
-        let number = self.memory.begin();
-        program.launch(&self.rt, self.arrays(&[]), &keys, phase, &self.memory)?;
-        self.pass = pass.then_some((number, keys));
+        let made = match &graph {
+            ExecutorGraph::Placed(program) => {
+                let phase = if pass { ProgramPhase::Forward } else { ProgramPhase::Whole };
+                let number = self.memory.begin();
+                program.launch(&self.rt, self.arrays(&[]), &keys, phase, &self.memory)?;
+                LastPass::Placed(number)
+            }
+            ExecutorGraph::Divided(divided) => LastPass::Divided(Some(self.divided_forward(divided, &keys)?)),
+        };
+        self.pass = pass.then_some((made, keys));
         Ok(&self.outputs)
+    }
+
+    fn divided_forward(&mut self, divided: &DividedGraph, keys: &Keys) -> Result<DividedPass, Error> {
+        let pass = divided.forward(&self.rt, self.arrays(&[]), keys)?;
+        self.outputs.clone_from(&pass.outputs);
+        Ok(pass)
     }
 
     /// Lets random nodes draw from the stream of another device.
@@ -314,23 +373,52 @@ impl Executor {
     /// # Errors
     /// No training forward pass precedes, a gradient of an output is missing or has another type.
     pub fn backward(&mut self, heads: &[&NDArray]) -> Result<(), Error> {
-        let Some(program) = self.training.clone() else { return Ok(()) };
-        let Some((pass, keys)) = &self.pass else {
+        let Some(graph) = self.training.clone() else { return Ok(()) };
+        let Some((pass, keys)) = self.pass.take() else {
             return Err(Error::Backward("no forward pass in training mode precedes it".into()));
         };
-        self.check_heads(&program, heads)?;
-        if !self.memory.holds(*pass) {
-            program.launch(&self.rt, self.arrays(&[]), keys, ProgramPhase::Forward, &self.memory)?;
-        }
-        program.launch(&self.rt, self.arrays(heads), keys, ProgramPhase::Backward, &self.memory)?;
-        // The values are used up.
-        self.memory.begin();
-        Ok(())
+        let (pass, result) = self.backward_of(&graph, pass, &keys, heads);
+        self.pass = Some((pass, keys));
+        result
     }
 
-    fn check_heads(&self, program: &PlacedGraph, heads: &[&NDArray]) -> Result<(), Error> {
+    /// What is left of the pass, and whether the gradients are under way.
+    fn backward_of(
+        &mut self,
+        graph: &ExecutorGraph,
+        mut pass: LastPass,
+        keys: &Keys,
+        heads: &[&NDArray],
+    ) -> (LastPass, Result<(), Error>) {
+        let mut run = || {
+            self.check_heads(&graph.heads(), heads)?;
+            match (graph, &mut pass) {
+                (ExecutorGraph::Placed(program), LastPass::Placed(pass)) => {
+                    if !self.memory.holds(*pass) {
+                        program.launch(&self.rt, self.arrays(&[]), keys, ProgramPhase::Forward, &self.memory)?;
+                    }
+                    program.launch(&self.rt, self.arrays(heads), keys, ProgramPhase::Backward, &self.memory)?;
+                    // The values are used up.
+                    self.memory.begin();
+                    Ok(())
+                }
+                (ExecutorGraph::Divided(divided), LastPass::Divided(values)) => {
+                    let pass = match values.take() {
+                        Some(pass) => pass,
+                        None => self.divided_forward(divided, keys)?,
+                    };
+                    divided.backward(&self.rt, &pass, self.arrays(heads))
+                }
+                _ => Err(Error::Internal("a forward pass of another graph".into())),
+            }
+        };
+        let result = run();
+        (pass, result)
+    }
+
+    fn check_heads(&self, taken: &[usize], heads: &[&NDArray]) -> Result<(), Error> {
         if heads.is_empty() {
-            return match program.heads().first() {
+            return match taken.first() {
                 None => Ok(()),
                 Some(output) => Err(Error::Backward(format!(
                     "output `{}` is not a loss, so its gradient must be given; `make_loss` makes a loss of it",
@@ -344,8 +432,9 @@ impl Executor {
                 "{given} gradients of outputs are given, there are {outputs} outputs"
             )));
         }
-        for ((name, ty), head) in self.bound.outputs.iter().zip(heads) {
-            if ty.dtype != head.dtype() || ty.dims != head.dims() {
+        for (((name, _), output), head) in self.bound.outputs.iter().zip(&self.outputs).zip(heads) {
+            let ty = output.ty();
+            if ty != head.ty() {
                 return Err(Error::Backward(format!("output `{name}` is {ty}, its gradient is {head:?}")));
             }
         }
@@ -369,24 +458,60 @@ impl Executor {
         PlacedGraph::new(&self.rt, training_graph, &devices, self.device)
     }
 
-    fn forward_program(&mut self, training: bool) -> Result<Arc<PlacedGraph>, Error> {
-        if let Some(program) = &self.forward_only[usize::from(training)] {
-            return Ok(program.clone());
+    /// A graph whose shapes depend on values.
+    fn divided(&self, typed: TypedSymbol, requests: Option<&[GradReq]>) -> Result<DividedGraph, Error> {
+        let devices = group_devices(&self.symbol, &self.groups);
+        if devices.values().any(|device| *device != self.device) {
+            return Err(refuse_devices(&typed.graph));
         }
+        DividedGraph::new(self.rt.compiler(), typed, self.device, requests)
+    }
+
+    fn typed(&self, training: bool) -> Result<TypedSymbol, Error> {
         let compiler = self.rt.compiler();
         let symbol = self.symbol.to_graph(compiler.registry(), &Lowering { training, ..Lowering::default() })?;
         let types = self.input_types(symbol.random_nodes);
-        let program = Arc::new(self.program(TrainingGraph::forward(compiler, symbol, &types)?)?);
-        Ok(self.forward_only[usize::from(training)].insert(program).clone())
+        TypedSymbol::new(compiler, symbol, &types)
     }
 
-    fn differentiated(&self) -> Result<Arc<PlacedGraph>, Error> {
-        let compiler = self.rt.compiler();
-        let symbol = self.symbol.to_graph(compiler.registry(), &Lowering { training: true, ..Lowering::default() })?;
-        let types = self.input_types(symbol.random_nodes);
+    fn forward_program(&mut self, training: bool) -> Result<ExecutorGraph, Error> {
+        if let Some(graph) = &self.forward_only[usize::from(training)] {
+            return Ok(graph.clone());
+        }
+        let typed = self.typed(training)?;
+        let graph = match typed.is_divided {
+            true => ExecutorGraph::Divided(Arc::new(self.divided(typed, None)?)),
+            false => ExecutorGraph::Placed(Arc::new(self.program(TrainingGraph::forward(typed))?)),
+        };
+        Ok(self.forward_only[usize::from(training)].insert(graph).clone())
+    }
+
+    fn differentiated(&self) -> Result<ExecutorGraph, Error> {
+        let typed = self.typed(true)?;
+        if typed.is_divided {
+            let divided = self.divided(typed, Some(&self.bound.requests))?;
+            return Ok(ExecutorGraph::Divided(Arc::new(divided)));
+        }
         let backward = GradientRequests { requests: &self.bound.requests, update: None };
-        let training_graph = TrainingGraph::training(compiler, symbol, &types, &backward)?;
-        Ok(Arc::new(self.program(training_graph)?))
+        let training_graph = TrainingGraph::training(self.rt.compiler(), typed, &backward)?;
+        Ok(ExecutorGraph::Placed(Arc::new(self.program(training_graph)?)))
+    }
+}
+
+impl ExecutorGraph {
+    fn draw_keys(&self, rt: &Runtime, device: Device) -> Keys {
+        match self {
+            ExecutorGraph::Placed(program) => program.draw_keys(rt, device),
+            ExecutorGraph::Divided(divided) => divided.draw_keys(rt, device),
+        }
+    }
+
+    /// Outputs whose gradients must be given.
+    fn heads(&self) -> Vec<usize> {
+        match self {
+            ExecutorGraph::Placed(program) => program.heads().to_vec(),
+            ExecutorGraph::Divided(divided) => divided.heads(),
+        }
     }
 }
 

@@ -6,10 +6,11 @@ use tensorc_frontend::symbol::Lowering;
 
 use super::place::ProgramPhase;
 use super::program::{Arrays, Keys};
-use super::training_graph::TrainingGraph;
+use super::training_graph::{TrainingGraph, TypedSymbol};
 use super::{Bound, Executor};
 use crate::error::Error;
 use crate::ndarray::NDArray;
+use tensorc::DType;
 
 type Observer = dyn Fn(&str, &NDArray) + Send + Sync;
 
@@ -40,12 +41,24 @@ impl Executor {
         let internals = self.symbol.internals();
         let lowered = internals.to_graph(compiler.registry(), &Lowering { training, ..Lowering::default() })?;
         let types = self.input_types(lowered.random_nodes);
-        let program = self.program(TrainingGraph::forward(compiler, lowered, &types)?)?;
+        let typed = TypedSymbol::new(compiler, lowered, &types)?;
+        let bound: &Bound = &self.bound;
         let mut outputs = vec![];
+        if typed.is_divided {
+            let names: Vec<String> = typed.graph.outputs().iter().map(|(name, _)| name.to_string()).collect();
+            let divided = self.divided(typed, None)?;
+            for _ in &names {
+                outputs.push(self.rt.empty(self.device, DType::F32, &[0])?);
+            }
+            let arrays = Arrays { bound, outputs: &outputs, heads: &[], step: None };
+            let outputs = divided.forward(&self.rt, arrays, keys)?.outputs;
+            self.show(monitor, names.iter().map(String::as_str).zip(&outputs));
+            return Ok(());
+        }
+        let program = self.program(TrainingGraph::forward(typed))?;
         for (_, ty) in program.outputs() {
             outputs.push(self.rt.empty(self.device, ty.dtype, &ty.dims)?);
         }
-        let bound: &Bound = &self.bound;
         program.launch(
             &self.rt,
             Arrays { bound, outputs: &outputs, heads: &[], step: None },
@@ -53,12 +66,15 @@ impl Executor {
             ProgramPhase::Whole,
             &self.memory,
         )?;
-        let variables: Vec<&String> = bound.arguments.iter().chain(&bound.auxiliaries).map(|(n, _)| n).collect();
-        for ((name, _), array) in program.outputs().iter().zip(&outputs) {
-            if monitor.inputs || !variables.contains(&name) {
-                (monitor.observer)(name, array);
-            }
-        }
+        self.show(monitor, program.outputs().iter().map(|(name, _)| name.as_str()).zip(&outputs));
         Ok(())
+    }
+
+    fn show<'a>(&self, monitor: &Monitor, values: impl Iterator<Item = (&'a str, &'a NDArray)>) {
+        let is_variable =
+            |name: &str| self.bound.arguments.iter().chain(&self.bound.auxiliaries).any(|(n, _)| n == name);
+        for (name, array) in values.filter(|(name, _)| monitor.inputs || !is_variable(name)) {
+            (monitor.observer)(name, array);
+        }
     }
 }

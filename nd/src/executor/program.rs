@@ -24,6 +24,18 @@ use tensorc::Program;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keys(Bytes);
 
+impl Keys {
+    /// New keys for random nodes.
+    pub fn draw(rt: &Runtime, device: Device, nodes: u64) -> Keys {
+        let words = (0..nodes).flat_map(|_| rt.next_key(device));
+        Keys(words.flat_map(u32::to_le_bytes).collect())
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// The arrays a run works on.
 #[derive(Clone, Copy)]
 pub(super) struct Arrays<'a> {
@@ -181,9 +193,7 @@ impl PlacedGraph {
     /// New keys for all random nodes.
     pub fn draw_keys(&self, rt: &Runtime, device: Device) -> Keys {
         let at = self.input_roles.iter().position(|feed| *feed == GraphInputRole::Keys);
-        let nodes = at.map_or(0, |at| self.feed_types[at].dims[0]);
-        let words = (0..nodes).flat_map(|_| rt.next_key(device));
-        Keys(words.flat_map(u32::to_le_bytes).collect())
+        Keys::draw(rt, device, at.map_or(0, |at| self.feed_types[at].dims[0]))
     }
 
     /// Pushes a run, or a phase of one.

@@ -2,7 +2,7 @@
 
 use super::Executor;
 use super::binder::Bound;
-use super::types::{VariableTypes, infer};
+use super::types::{VariableTypes, before_any, infer};
 use crate::error::Error;
 use crate::ndarray::NDArray;
 use tensorc_ir::DenseType;
@@ -72,6 +72,7 @@ impl Reshape<'_> {
         }
         let mut outputs = vec![];
         for (array, (_, ty)) in old.outputs.iter().zip(&types.outputs) {
+            let ty = &before_any(ty);
             outputs.push(match ty.len() <= array.len() && ty.dtype == array.dtype() {
                 true => prefix(array, ty)?,
                 false => old.rt.empty(array.device(), ty.dtype, &ty.dims)?,

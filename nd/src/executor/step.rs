@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tensorc_frontend::symbol::Lowering;
 use tensorc_ir::DenseType;
 
 use super::Executor;
+use super::divided::refuse_step;
 use super::place::ProgramPhase;
 use super::program::{Arrays, OptimizerInputs, PlacedGraph};
 use super::training_graph::{GradientRequests, TrainingGraph};
@@ -69,13 +69,14 @@ impl Executor {
     /// zeros, or are those of `with`, matched by name.
     ///
     /// # Errors
-    /// A gradient is missing, an operator does not take the types, or no output is a loss.
+    /// A gradient is missing, an operator does not take the types, no output is a loss, or shapes depend on values.
     pub fn fuse(&self, rule: &dyn UpdateRule, with: Option<&FusedStep>) -> Result<FusedStep, Error> {
-        let compiler = self.rt.compiler();
-        let symbol = self.symbol.to_graph(compiler.registry(), &Lowering { training: true, ..Lowering::default() })?;
-        let types = self.input_types(symbol.random_nodes);
+        let typed = self.typed(true)?;
         let backward = GradientRequests { requests: &self.bound.requests, update: Some(rule) };
-        let training_graph = TrainingGraph::training(compiler, symbol, &types, &backward)?;
+        if typed.is_divided {
+            return Err(refuse_step(&typed.graph));
+        }
+        let training_graph = TrainingGraph::training(self.rt.compiler(), typed, &backward)?;
         let mut parameters = vec![];
         for ((name, array), request) in self.bound.arguments.iter().zip(&self.bound.requests) {
             let ty = DenseType::new(array.dtype(), array.dims());

@@ -70,23 +70,50 @@ pub(super) fn input_types(arguments: &[DenseType], auxiliaries: &[DenseType], ra
     arguments.iter().chain(auxiliaries).cloned().chain(keys).collect()
 }
 
+/// The graph of a symbol, typed as far as the types of its inputs tell.
+pub(super) struct TypedSymbol {
+    pub graph: Graph,
+    /// By graph input.
+    pub input_roles: Vec<GraphInputRole>,
+    /// Whether shapes depend on values.
+    pub is_divided: bool,
+}
+
+impl TypedSymbol {
+    pub fn new(compiler: &Compiler, symbol: SymbolGraph, types: &[DenseType]) -> Result<TypedSymbol, Error> {
+        let SymbolGraph { mut graph, arguments, aux, random_nodes } = symbol;
+        bind(&mut graph, types)?;
+        infer_graph(&mut graph, compiler.registry(), compiler.options().passes.static_bytes)?;
+        let is_typed =
+            |node| (0..graph.node(node).types.len() as u16).all(|port| graph.dense(Value { node, port }).is_ok());
+        let is_divided = !graph.node_ids().into_iter().all(is_typed) && {
+            let mut alone = graph.clone();
+            alone.clear_updates();
+            !first_part(&mut alone, compiler.typing())?.is_last()
+        };
+        let input_roles =
+            (0..arguments.len()).map(GraphInputRole::Argument).chain((0..aux.len()).map(GraphInputRole::Auxiliary));
+        let input_roles = input_roles.chain((random_nodes > 0).then_some(GraphInputRole::Keys)).collect();
+        Ok(TypedSymbol { graph, input_roles, is_divided })
+    }
+}
+
 impl TrainingGraph {
     /// The forward pass. Auxiliary states keep their values: they change with the backward pass.
-    pub fn forward(compiler: &Compiler, symbol: SymbolGraph, types: &[DenseType]) -> Result<TrainingGraph, Error> {
-        let mut training_graph = TrainingGraph::typed(compiler, symbol, types)?;
+    pub fn forward(typed: TypedSymbol) -> TrainingGraph {
+        let mut training_graph = TrainingGraph::of(typed);
         training_graph.graph.clear_updates();
         training_graph.graph.remove_dead();
-        Ok(training_graph)
+        training_graph
     }
 
     /// Forward and backward.
     pub fn training(
         compiler: &Compiler,
-        symbol: SymbolGraph,
-        types: &[DenseType],
+        typed: TypedSymbol,
         backward: &GradientRequests<'_>,
     ) -> Result<TrainingGraph, Error> {
-        let mut training_graph = TrainingGraph::typed(compiler, symbol, types)?;
+        let mut training_graph = TrainingGraph::of(typed);
         let outputs: Vec<(Arc<str>, Value)> = training_graph.graph.outputs().to_vec();
         if backward.update.is_some() && !outputs.iter().any(|(_, v)| training_graph.is_loss(*v)) {
             let why = "no output is a loss, so there is nothing to train; `make_loss` makes a loss of an output";
@@ -119,21 +146,10 @@ impl TrainingGraph {
         Ok(training_graph)
     }
 
-    fn typed(compiler: &Compiler, symbol: SymbolGraph, types: &[DenseType]) -> Result<TrainingGraph, Error> {
-        let SymbolGraph { mut graph, arguments, aux, random_nodes } = symbol;
-        bind(&mut graph, types)?;
-        infer_graph(&mut graph, compiler.registry(), compiler.options().passes.static_bytes)?;
-        let is_typed =
-            |node| (0..graph.node(node).types.len() as u16).all(|port| graph.dense(Value { node, port }).is_ok());
-        if !graph.node_ids().into_iter().all(is_typed) && !first_part(&mut graph.clone(), compiler.typing())?.is_last()
-        {
-            return Err(tensorc::Error::Parts { model: graph.name }.into());
-        }
-        let input_roles =
-            (0..arguments.len()).map(GraphInputRole::Argument).chain((0..aux.len()).map(GraphInputRole::Auxiliary));
-        let input_roles = input_roles.chain((random_nodes > 0).then_some(GraphInputRole::Keys)).collect();
+    fn of(typed: TypedSymbol) -> TrainingGraph {
+        let TypedSymbol { graph, input_roles, .. } = typed;
         let output_roles = (0..graph.outputs().len()).map(OutputRole::Output).collect();
-        Ok(TrainingGraph { graph, input_roles, output_roles, heads: vec![] })
+        TrainingGraph { graph, input_roles, output_roles, heads: vec![] }
     }
 
     fn is_loss(&self, v: Value) -> bool {

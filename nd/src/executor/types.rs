@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tensorc_frontend::symbol::{InputType, Symbol};
-use tensorc_ir::{DenseType, Shape, TensorType};
+use tensorc_ir::{DenseType, Dim, Shape, TensorType};
 
 use crate::error::Error;
 use tensorc::symbol::infer_with;
@@ -32,7 +32,7 @@ impl VariableTypes {
 pub(super) struct BoundTypes {
     pub arguments: Vec<DenseType>,
     pub auxiliaries: Vec<DenseType>,
-    pub outputs: Vec<(String, DenseType)>,
+    pub outputs: Vec<(String, TensorType)>,
 }
 
 /// Infers in both directions; element types that nothing decides are f32.
@@ -49,19 +49,18 @@ pub(super) fn infer(compiler: &Compiler, symbol: &Symbol, known: &VariableTypes)
     if !open.is_empty() {
         return Err(Error::Bind(format!("these shapes do not follow from what is given: {}", open.join("; "))));
     }
-    let unknown = |name: &str| {
-        let why = format!(
-            "the type of output `{name}` does not follow from what is given; if values decide it, use `Model::run`"
-        );
-        Error::Bind(why)
-    };
-    let outputs = symbol.list_outputs().into_iter().zip(&found.outputs);
-    let outputs = outputs.map(|(name, ty)| ty.dense().map(|ty| (name.clone(), ty)).ok_or_else(|| unknown(&name)));
     Ok(BoundTypes {
         arguments: found.arguments.iter().filter_map(TensorType::dense).collect(),
         auxiliaries: found.auxiliary.iter().filter_map(TensorType::dense).collect(),
-        outputs: outputs.collect::<Result<_, _>>()?,
+        outputs: symbol.list_outputs().into_iter().zip(found.outputs).collect(),
     })
+}
+
+/// The type of an array of an output before a forward pass tells how large it is.
+pub(super) fn before_any(ty: &TensorType) -> DenseType {
+    let extent = |dim: &Dim| dim.as_extent().map_or(0, |n| n.example().max(0) as u64);
+    let dims: Vec<u64> = ty.shape.dims().map_or_else(|| vec![0], |dims| dims.iter().map(extent).collect());
+    DenseType::new(ty.dtype.unwrap_or(DType::F32), dims)
 }
 
 /// A shape with `?` for what is unknown.

@@ -94,7 +94,7 @@ impl NDArray {
         self.view.is_empty()
     }
 
-    pub(super) fn ty(&self) -> DenseType {
+    pub(crate) fn ty(&self) -> DenseType {
         DenseType::new(self.dtype(), self.dims())
     }
 

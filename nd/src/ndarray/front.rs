@@ -11,6 +11,7 @@ use tensorc_runtime::array::ArrayView;
 use tensorc_runtime::engine::OpName;
 
 use super::array::{NDArray, refuse_in_place};
+use super::divided::{self, PartValue};
 use super::program::ArrayProgram;
 use super::recording;
 use super::resolved_call::{Formal, ResolvedCall};
@@ -63,11 +64,14 @@ pub(super) fn call(
     }
     refuse_in_place(request.def.name, [], request.written().map(|(state, _)| state))?;
     if recorded && program.outputs.is_empty() {
-        refuse_gradient(&program)?;
+        let program = divided::differentiable(rt, &program, request.device)?;
+        request.draw_key(rt);
+        let mut results = divided::record(rt, &program, request.device, part_values(&request)?)?;
+        results.truncate(request.wanted);
+        return Ok(results.into());
     }
     // A refused call draws nothing.
     request.draw_key(rt);
-    let recorded = recorded && !program.outputs.is_empty();
     let before = if recorded { request.copies()? } else { SmallVec::new() };
     let mut results = push(rt, &program, &request, targets)?;
     let written = targets.into_iter().flatten().copied().chain(request.written().map(|(state, _)| state));
@@ -85,14 +89,22 @@ pub(super) fn call(
     Ok(results)
 }
 
-/// An error if the results, whose shapes depend on elements, are such as gradients flow through.
-fn refuse_gradient(program: &ArrayProgram) -> Result<(), Error> {
-    let graph = &program.graph;
-    let floats = |v: Value| graph.resolved(v).dtype.is_some_and(|dtype| dtype.is_float());
-    match graph.outputs().iter().any(|(_, v)| floats(*v)) {
-        true => Err(Error::DynamicGradient { op: program.name.to_string() }),
-        false => Ok(()),
+/// The operands of a call, by input of its graph.
+fn part_values(request: &ResolvedCall<'_>) -> Result<Vec<PartValue>, Error> {
+    let mut values = vec![];
+    for formal in &request.operands {
+        let Some(source) = formal.source() else { continue };
+        values.push(match formal {
+            Formal::Absent | Formal::Static(_) => continue,
+            Formal::Array(array) => PartValue::Array((*array).clone()),
+            Formal::Host(data) => PartValue::Constant(source, Tensor::from(data.clone())),
+            Formal::Inline(value) => {
+                let tensor = Tensor::from_bytes(value.dtype(), value.dims(), value.bytes().to_vec())?;
+                PartValue::Constant(source, tensor)
+            }
+        });
     }
+    Ok(values)
 }
 
 /// Notes that a view of an operand's memory is the result of a call.
@@ -131,17 +143,7 @@ fn push(
 
 /// Runs an operator whose result types depend on elements: waits for its operands.
 fn call_in_parts(rt: &Runtime, program: &ArrayProgram, request: &ResolvedCall<'_>) -> Result<Results, Error> {
-    let mut inputs = vec![];
-    for formal in &request.operands {
-        match formal {
-            Formal::Absent | Formal::Static(_) => {}
-            Formal::Host(data) => inputs.push(Tensor::from(data.clone())),
-            Formal::Array(array) => inputs.push(array.to_tensor()?),
-            Formal::Inline(value) => {
-                inputs.push(Tensor::from_bytes(value.dtype(), value.dims(), value.bytes().to_vec())?)
-            }
-        }
-    }
+    let inputs = part_values(request)?.iter().map(PartValue::tensor).collect::<Result<Vec<_>, _>>()?;
     let results = program.run_in_parts(rt.compiler(), &inputs)?;
     results.iter().map(|tensor| rt.from_tensor(tensor, request.device)).collect()
 }

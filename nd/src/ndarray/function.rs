@@ -10,6 +10,7 @@ use tensorc_runtime::array::ArrayOperand;
 use tensorc_runtime::engine::OpName;
 
 use super::array::{NDArray, refuse_in_place};
+use super::divided::{self, PartValue};
 use super::program::ArrayProgram;
 use super::recording;
 use super::runtime::Runtime;
@@ -67,12 +68,15 @@ impl CompiledFunction {
     /// values, it waits for these.
     ///
     /// # Errors
-    /// An array's type or device is not the function's; or a gradient is to go through a model whose shapes depend on values.
+    /// An array's type or device is not the function's; or shapes depend on values, and an operator that a gradient is to go through has none.
     pub fn call(&self, inputs: &[&NDArray]) -> Result<Vec<NDArray>, Error> {
         let device = inputs.first().map_or(self.rt.options().device, |array| array.device());
         if self.has_parts {
             if inputs.iter().any(|array| array.is_recorded()) {
-                return Err(Error::DynamicGradient { op: self.program.name.to_string() });
+                self.check_inputs(inputs)?;
+                let program = divided::differentiable(&self.rt, &*self.on(device)?, device)?;
+                let operands = inputs.iter().map(|array| PartValue::Array((*array).clone())).collect();
+                return divided::record(&self.rt, &program, device, operands);
             }
             let results = self.run_in_parts(inputs, device)?;
             return results.iter().map(|tensor| self.rt.from_tensor(tensor, device)).collect();

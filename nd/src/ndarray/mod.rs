@@ -33,6 +33,7 @@ mod call;
 mod common;
 mod convert;
 mod create;
+mod divided;
 mod files;
 mod front;
 mod function;

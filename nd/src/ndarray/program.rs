@@ -11,7 +11,7 @@ use tensorc_runtime::array::{ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, C
 use tensorc_runtime::engine::OpName;
 
 use crate::error::Error;
-use tensorc::{Compiler, Program, ProgramCache, ProgramKey, Session, Tensor};
+use tensorc::{Compiler, DividedRun, Program, ProgramCache, ProgramKey, Session, Tensor};
 
 /// Programs kept: calls, lazy batches, models and gradients.
 const MAX_CACHED_PROGRAMS: usize = 4096;
@@ -84,6 +84,12 @@ impl ArrayProgram {
     pub fn run_in_parts(&self, compiler: &Compiler, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let mut session = self.session(compiler)?.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(session.run(inputs)?)
+    }
+
+    /// As [`ArrayProgram::run_in_parts`]; tells what each part was.
+    pub fn run_divided(&self, compiler: &Compiler, inputs: &[Tensor]) -> Result<DividedRun, Error> {
+        let mut session = self.session(compiler)?.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(session.run_divided(inputs)?)
     }
 
     /// What runs it in parts, compiled at the first use.

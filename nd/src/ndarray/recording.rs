@@ -10,7 +10,7 @@ use super::resolved_call::Formal;
 use super::tape::{Entry, Recorded, RecordedOperand, SavedCall};
 
 /// An operand as a call reads it now.
-fn recorded(array: &NDArray) -> RecordedOperand {
+pub(super) fn recorded(array: &NDArray) -> RecordedOperand {
     let entry = array.entry().filter(|entry| !entry.is_freed() && array.dtype().is_float());
     match entry {
         Some(Entry::Result { call, port }) if call.program.elementwise => {

@@ -45,7 +45,7 @@ fn axes_of(params: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
 
 /// States the result's axes from those of the data.
 fn reduced(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    let Some(x) = cx.input_dims(0) else { return Ok(()) };
+    let Some(x) = cx.open_dims(0) else { return Ok(()) };
     let axes = axes_of(cx.params, x.len())?;
     let dims = kept(&x, &axes, cx.params.flag("keepdims"));
     cx.set_output_dims(0, dims)
@@ -84,7 +84,8 @@ fn norm() -> OpDef {
         let (x, head) = (g.operand(0), g.head(cx, 0));
         let ty = x.ty()?;
         let axes = axes_of(cx.node.params, ty.rank()).or_fail(&g)?;
-        let shaped: Vec<u64> = (0..ty.rank()).map(|i| if axes.contains(&i) { 1 } else { ty.dims[i] }).collect();
+        let extent = |i: usize| if axes.contains(&i) { Extent::ONE } else { ty.dims.at(i) };
+        let shaped: Extents = (0..ty.rank()).map(extent).collect();
         let results = [head, g.value(cx.outputs[0])].map(|v| v.reshaped(&shaped)).map(|v| v.cast(ty.dtype));
         let first = cx.node.params.int("ord") == Some(1);
         let out = x.map_with(&results, |_, a| {
@@ -132,7 +133,7 @@ fn found<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, entry: &str, axis: Option<i64>
 fn position(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
     let compute = formula(move |g, cx| found(g, cx, entry, cx.params.int("axis")));
     let infer = shape_rule(|cx| {
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let axes = match cx.params.int("axis") {
             Some(axis) => vec![normalize_axis(axis, x.len())?],
             None => (0..x.len()).collect(),

@@ -30,9 +30,7 @@ pub(super) struct Active {
 impl Active {
     /// Expands operators without a rule of their own, in place, until only primitives are left of them.
     pub fn expand(graph: &mut Graph, registry: &Registry, heads: &[Value], wrt: &[Value]) -> Result<Active> {
-        let (heads, wrt) = (heads.to_vec(), wrt.to_vec());
-        let (varies, order, origin) = Default::default();
-        let mut active = Active { heads, wrt, varies, order, origin };
+        let mut active = Active::of(graph, heads, wrt);
         for _ in 0..MAX_DEPTH {
             active.find(graph);
             let open: Vec<NodeId> = active.order.iter().copied().filter(|n| expands(graph, *n)).collect();
@@ -82,6 +80,15 @@ impl Active {
         }
     }
 
+    /// What adjoints flow through as the graph is.
+    pub fn of(graph: &Graph, heads: &[Value], wrt: &[Value]) -> Active {
+        let (heads, wrt) = (heads.to_vec(), wrt.to_vec());
+        let (varies, order, origin) = Default::default();
+        let mut active = Active { heads, wrt, varies, order, origin };
+        active.find(graph);
+        active
+    }
+
     /// Finds what varies and what passes it on to a head.
     fn find(&mut self, graph: &Graph) {
         let float = |v: &Value| graph.ty(*v).dtype.is_some_and(|d| d.is_float());
@@ -105,7 +112,7 @@ impl Active {
 }
 
 /// The operands a node's results can be differentiated by.
-fn operands(graph: &Graph, node: NodeId) -> Vec<Value> {
+pub(super) fn operands(graph: &Graph, node: NodeId) -> Vec<Value> {
     let fixed = |i: usize| match &graph.node(node).kind {
         NodeKind::Op(op) => op.def.static_inputs.contains(&i),
         _ => false,
@@ -126,7 +133,7 @@ fn expands(graph: &Graph, node: NodeId) -> bool {
         NodeKind::Op(op) => match op.def.grad {
             Grad::Derived => !matches!(op.def.compute, Compute::Host(_)),
             Grad::Through(_) => true,
-            Grad::Rule(_) | Grad::Zero | Grad::None(_) => false,
+            Grad::Rule(_) | Grad::Found(_) | Grad::Zero | Grad::None(_) => false,
         },
         _ => false,
     }

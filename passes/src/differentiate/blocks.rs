@@ -5,21 +5,21 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::DenseType;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DenseType, Extent};
 
 use super::emit;
 
 /// A partial gradient that is zero but at the positions `start..end` of one axis.
 pub(super) struct BlockGradient {
     axis: usize,
-    start: u64,
-    end: u64,
+    start: Extent,
+    end: Extent,
     /// Where it stands among the partial gradients.
     part: usize,
     /// What it reads, and how.
@@ -44,28 +44,28 @@ pub(super) fn find(graph: &Graph, parts: &[Value]) -> Result<Vec<BlockGradient>>
 pub(super) fn join(b: &mut Builder<'_>, blocks: &[BlockGradient], parts: &[Value]) -> Result<Vec<Value>> {
     let Some(axis) = blocks.first().map(|block| block.axis) else { return Ok(parts.to_vec()) };
     let ty = b.ty(parts[0])?;
-    let along = |extent: u64| {
+    let along = |extent: Extent| {
         let mut dims = ty.dims.clone();
         dims.set(axis, extent);
         DenseType::new(ty.dtype, &dims)
     };
     let mut pieces = vec![];
-    let mut end = 0;
+    let mut end = Extent::ZERO;
     for block in blocks {
         if block.start > end {
             pieces.push(b.filled(&along(block.start - end), 0.0)?);
         }
         let dims = along(block.end - block.start).dims;
         let place = |v: u32| match v as usize == axis {
-            true => Index::var(v).offset(block.start as i64),
+            true => Index::var(v).offset(block.start),
             false => Index::var(v),
         };
-        let map = block.view.map.iter().map(|m| m.substitute(&place, &dims[..])).collect();
+        let map = block.view.map.iter().map(|m| m.substitute(&place, &dims)).collect();
         pieces.push(emit::view(b, block.operand, View { map, fill: None }, &dims)?);
         end = block.end;
     }
-    if end < ty.dims[axis] {
-        pieces.push(b.filled(&along(ty.dims[axis] - end), 0.0)?);
+    if end < ty.dims.at(axis) {
+        pieces.push(b.filled(&along(ty.dims.at(axis) - end), 0.0)?);
     }
     let joined = b.prim(Prim::Concat { axis }, &pieces, std::slice::from_ref(&ty))?[0];
     let rest = parts.iter().enumerate().filter(|(i, _)| blocks.iter().all(|block| block.part != *i));
@@ -80,15 +80,15 @@ fn block(graph: &Graph, part: usize, value: Value) -> Result<Option<BlockGradien
         return Ok(None);
     }
     let limits = graph.dense(operand)?.dims;
-    let outside = |(m, n): &(&Index, &u64)| {
-        let (lo, hi) = m.interval(&ty.dims[..]);
-        lo < 0 || hi >= **n as i64
+    let outside = |(m, n): &(&Index, Extent)| {
+        let (lo, hi) = m.interval(&ty.dims);
+        lo < 0 || hi >= *n
     };
-    let mut bounded = view.map.iter().zip(&limits).filter(outside);
+    let mut bounded = view.map.iter().zip(limits.all()).filter(outside);
     let (Some((index, extent)), None) = (bounded.next(), bounded.next()) else { return Ok(None) };
-    let start = -index.constant.fixed();
+    let start = -index.constant;
     let Some(axis) = index.offset(start).as_var().map(|v| v as usize) else { return Ok(None) };
-    let (start, end) = (start.max(0) as u64, (start + *extent as i64).min(ty.dims[axis] as i64));
-    let filled = end > start as i64;
-    Ok(filled.then(|| BlockGradient { axis, start, end: end as u64, part, operand, view: view.clone() }))
+    let (start, end) = (start.greatest(0), (start + extent).least(ty.dims.at(axis)));
+    let filled = end > start;
+    Ok(filled.then(|| BlockGradient { axis, start, end, part, operand, view: view.clone() }))
 }

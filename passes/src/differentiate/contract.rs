@@ -5,6 +5,7 @@
 //! the left operand reads the gradient where the window reaches: `dx[n, ic, h] = Σ_{oc, k} dy[n, oc, (h + pad -
 //! k·d) / s] · w[oc, ic, k]`, where the quotient is exact ([`Index::exact_quotient`]) and in range.
 
+use tensorc_ir::Extents;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
@@ -32,7 +33,7 @@ pub(super) fn gradients(b: &mut Builder<'_>, c: &Contraction, v: &Visit<'_>) -> 
 
 /// The indices of `map` at the points of a solution.
 fn at(map: &[Index], s: &Solution) -> Vec<Index> {
-    map.iter().map(|m| m.substitute(&|v| s.vars[v as usize].clone(), &s.extents[..])).collect()
+    map.iter().map(|m| m.substitute(&|v| s.vars[v as usize].clone(), &s.extents)).collect()
 }
 
 fn mentions(map: &[Index], var: usize) -> bool {
@@ -40,8 +41,8 @@ fn mentions(map: &[Index], var: usize) -> bool {
 }
 
 /// Whether a variable certainly stays in its range.
-fn inside(s: &Solution, var: usize, extents: &[u64]) -> bool {
-    in_bounds(std::slice::from_ref(&s.vars[var]), &extents[var..=var], &s.extents)
+fn inside(s: &Solution, var: usize, extents: &Extents) -> bool {
+    in_bounds(std::slice::from_ref(&s.vars[var]), &extents.range(var..=var), &s.extents)
 }
 
 fn of_left(b: &mut Builder<'_>, c: &Contraction, lhs: Value, rhs: Value, head: Value) -> Result<Value> {
@@ -75,7 +76,7 @@ fn of_right(b: &mut Builder<'_>, c: &Contraction, lhs: Value, rhs: Value, head: 
 /// The gradient of the operand as read over the iteration space, and from there the adjoint of the reading.
 fn through_view(
     b: &mut Builder<'_>,
-    (map, dims): (&[Index], &[u64]),
+    (map, dims): (&[Index], &Extents),
     (lhs, left): (Value, &[Index]),
     (rhs, right): (Value, &[Index]),
     c: &Contraction,
@@ -83,10 +84,10 @@ fn through_view(
     let mentioned = |v: &usize| mentions(map, *v);
     let (outer, summed): (Vec<usize>, Vec<usize>) = (0..c.extents.len()).partition(mentioned);
     let order: Vec<usize> = outer.iter().chain(&summed).copied().collect();
-    let extents: Vec<u64> = order.iter().map(|v| c.extents[*v]).collect();
+    let extents: Extents = order.iter().map(|v| c.extents.at(*v)).collect();
     let place =
         |v: u32| order.iter().position(|o| *o == v as usize).map_or(Index::default(), |at| Index::var(at as u32));
-    let renamed = |map: &[Index]| -> Vec<Index> { map.iter().map(|m| m.substitute(&place, &extents[..])).collect() };
+    let renamed = |map: &[Index]| -> Vec<Index> { map.iter().map(|m| m.substitute(&place, &extents)).collect() };
     let (left, right, map) = (renamed(left), renamed(right), renamed(map));
     let read = emit::contract(b, lhs, rhs, Contraction::new(extents, outer.len(), left, right))?;
     let fill = Some(Scalar::zero(b.ty(read)?.dtype));

@@ -11,7 +11,7 @@ use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::prim::{Contraction, Prim, Reduction, View};
 use tensorc_ir::scalar::{Scalar, ScalarFn};
 use tensorc_ir::views::identity_map;
-use tensorc_ir::{DType, DenseType};
+use tensorc_ir::{DType, DenseType, Extent, Extents};
 
 /// Most operands of one map that adds.
 const MAX_SUM_OPERANDS: usize = 8;
@@ -25,7 +25,7 @@ pub(super) fn computed_in(dtype: DType) -> DType {
 }
 
 /// A function with one result on operands that broadcast to `dims`; those it does not use are left out.
-pub(super) fn map(b: &mut Builder<'_>, f: &ScalarFn, args: &[Option<Value>], dims: &[u64]) -> Result<Value> {
+pub(super) fn map(b: &mut Builder<'_>, f: &ScalarFn, args: &[Option<Value>], dims: &Extents) -> Result<Value> {
     let (f, used) = f.without_unused();
     let args: Option<Vec<Value>> = used.iter().map(|i| args[*i]).collect();
     let args = args.ok_or_else(|| b.error(DiagnosticCode::Internal, "a derivative uses a value that is not given"))?;
@@ -37,18 +37,18 @@ pub(super) fn map(b: &mut Builder<'_>, f: &ScalarFn, args: &[Option<Value>], dim
 }
 
 /// Repeats axes of extent 1 and adds leading ones.
-pub(super) fn broadcast(b: &mut Builder<'_>, x: Value, dims: &[u64]) -> Result<Value> {
+pub(super) fn broadcast(b: &mut Builder<'_>, x: Value, dims: &Extents) -> Result<Value> {
     let from = b.ty(x)?.dims;
     let lead = dims.len() - from.len();
-    let axis = |i: usize| match from[i] {
-        1 => Index::constant(0),
-        _ => Index::var((lead + i) as u32),
+    let axis = |i: usize| match from.at(i).is_repeated_along(dims.at(lead + i)) {
+        true => Index::constant(0),
+        false => Index::var((lead + i) as u32),
     };
     let map = (0..from.len()).map(axis).collect();
-    if from == dims { Ok(x) } else { view(b, x, View { map, fill: None }, dims) }
+    if from == *dims { Ok(x) } else { view(b, x, View { map, fill: None }, dims) }
 }
 
-pub(super) fn view(b: &mut Builder<'_>, x: Value, view: View, dims: &[u64]) -> Result<Value> {
+pub(super) fn view(b: &mut Builder<'_>, x: Value, view: View, dims: &Extents) -> Result<Value> {
     let ty = b.ty(x)?;
     if view.is_identity(&ty.dims, dims) {
         return Ok(x);
@@ -57,31 +57,31 @@ pub(super) fn view(b: &mut Builder<'_>, x: Value, view: View, dims: &[u64]) -> R
 }
 
 /// The same elements in row-major order under another shape.
-pub(super) fn reshape(b: &mut Builder<'_>, x: Value, dims: &[u64]) -> Result<Value> {
+pub(super) fn reshape(b: &mut Builder<'_>, x: Value, dims: &Extents) -> Result<Value> {
     let from = b.ty(x)?.dims;
     let map = delinearize(&linearize(&identity_map(dims.len()), dims), &from, dims);
-    if from == dims { Ok(x) } else { view(b, x, View { map, fill: None }, dims) }
+    if from == *dims { Ok(x) } else { view(b, x, View { map, fill: None }, dims) }
 }
 
 /// `len` positions from `start` along one axis.
-pub(super) fn slice(b: &mut Builder<'_>, x: Value, axis: usize, start: u64, len: u64) -> Result<Value> {
+pub(super) fn slice(b: &mut Builder<'_>, x: Value, axis: usize, start: Extent, len: Extent) -> Result<Value> {
     let mut dims = b.ty(x)?.dims;
     let mut map = identity_map(dims.len());
-    map[axis] = map[axis].offset(start as i64);
+    map[axis] = map[axis].offset(start);
     dims.set(axis, len);
     view(b, x, View { map, fill: None }, &dims)
 }
 
 pub(super) fn contract(b: &mut Builder<'_>, lhs: Value, rhs: Value, c: Contraction) -> Result<Value> {
-    let ty = DenseType::new(b.ty(lhs)?.dtype, &c.extents[..c.out_rank]);
+    let ty = DenseType::new(b.ty(lhs)?.dtype, c.extents.range(..c.out_rank));
     Ok(b.prim(Prim::Contract(Arc::new(c)), &[lhs, rhs], &[ty])?[0])
 }
 
 /// Sums over `axes`, which go, rounded to `to` once.
 pub(super) fn sum_axes(b: &mut Builder<'_>, x: Value, axes: &[usize], to: DType) -> Result<Value> {
     let ty = b.ty(x)?;
-    if axes.iter().all(|a| ty.dims[*a] == 1) && ty.dtype == to {
-        let dims: Vec<u64> = (0..ty.rank()).filter(|i| !axes.contains(i)).map(|i| ty.dims[i]).collect();
+    if axes.iter().all(|a| ty.dims.at(*a).is_surely(1)) && ty.dtype == to {
+        let dims: Extents = (0..ty.rank()).filter(|i| !axes.contains(i)).map(|i| ty.dims.at(i)).collect();
         return reshape(b, x, &dims);
     }
     let wide = computed_in(ty.dtype);
@@ -96,13 +96,19 @@ pub(super) fn sum_axes(b: &mut Builder<'_>, x: Value, axes: &[usize], to: DType)
 }
 
 /// Sums over the axes along which a value of shape `dims` was repeated to give the shape of `x`.
-pub(super) fn unbroadcast(b: &mut Builder<'_>, x: Value, dims: &[u64], to: DType) -> Result<Value> {
+pub(super) fn unbroadcast(b: &mut Builder<'_>, x: Value, dims: &Extents, to: DType) -> Result<Value> {
     let from = b.ty(x)?;
-    if from.dims == dims && from.dtype == to {
+    let same = from.rank() == dims.len() && from.dims.all().zip(dims.all()).all(|(a, b)| a.is_surely(b));
+    if same && from.dtype == to {
         return Ok(x);
     }
     let lead = from.rank() - dims.len();
-    let repeated = |i: &usize| *i < lead || dims[*i - lead] != from.dims[*i];
+    let repeated = |i: &usize| {
+        *i < lead || {
+            let (own, other) = (dims.at(*i - lead), from.dims.at(*i));
+            own.is_repeated_along(other) && !other.is_surely(1)
+        }
+    };
     let axes: Vec<usize> = (0..from.rank()).filter(repeated).collect();
     let sum = sum_axes(b, x, &axes, to)?;
     reshape(b, sum, dims)
@@ -132,11 +138,11 @@ pub(super) fn sum(b: &mut Builder<'_>, parts: &[Value]) -> Result<Value> {
 ///
 /// # Errors
 /// [`DiagnosticCode::Unsupported`] if the registry has no operator for that.
-pub(super) fn gather_adjoint(b: &mut Builder<'_>, operands: [Value; 2], axis: usize, extent: u64) -> Result<Value> {
+pub(super) fn gather_adjoint(b: &mut Builder<'_>, operands: [Value; 2], axis: usize, extent: Extent) -> Result<Value> {
     let Some(op) = b.registry().with_role(OpRole::GatherAdjoint).cloned() else {
         return Err(b.error(DiagnosticCode::Unsupported, "the registry has no operator that adds up slices by index"));
     };
-    let params =
-        Params::new().with("axis", ParamValue::Int(axis as i64)).with("extent", ParamValue::Int(extent as i64));
-    b.op(op.name, &operands, params)
+    let extent = b.extents(&[extent].into_iter().collect());
+    let [updates, indices] = operands;
+    b.op(op.name, &[updates, indices, extent], Params::new().with("axis", ParamValue::Int(axis as i64)))
 }

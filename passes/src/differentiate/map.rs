@@ -1,5 +1,6 @@
 //! Derivatives of element-wise maps: the derivative of the expression, summed over broadcast axes.
 
+use tensorc_ir::Extent;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
@@ -17,7 +18,8 @@ pub(super) fn gradients(b: &mut Builder<'_>, f: &ScalarFn, v: &Visit<'_>) -> Res
     let mut parts = vec![None; v.args.len()];
     for (i, arg) in distinct.into_iter().enumerate().filter(|(_, arg)| v.wanted[*arg]) {
         let ty = b.ty(v.args[arg])?;
-        let summed = ty.dims != dims;
+        let repeated = |(own, other): (Extent, Extent)| own.is_repeated_along(other) && !other.is_surely(1);
+        let summed = ty.rank() != dims.len() || ty.dims.all().zip(dims.all()).any(repeated);
         let slope = f.vjp(i, &given, true, summed).map_err(|why| b.error(DiagnosticCode::Unsupported, why))?;
         if let Some(slope) = slope {
             let (slope, used) = slope.without_unused();

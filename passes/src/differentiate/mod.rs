@@ -10,6 +10,7 @@ mod blocks;
 mod contract;
 mod emit;
 mod flow;
+mod found;
 mod map;
 mod pass;
 mod reduce;
@@ -20,7 +21,7 @@ mod visit;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tensorc_ir::DenseType;
+use tensorc_ir::Extent;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::expand::OpFacts;
@@ -33,6 +34,7 @@ use crate::options::Options;
 use crate::results::results;
 use crate::values::StaticValues;
 use active::Active;
+pub use found::{expand_found, passed};
 pub use pass::Differentiate;
 use visit::Visit;
 
@@ -164,6 +166,7 @@ impl Reverse<'_> {
             Grad::Rule(rule) => rule,
             Grad::Zero => return Ok(()),
             Grad::None(why) => return unsupported(why),
+            Grad::Found(_) => return unsupported("its result's shape depends on values; the graph is divided first"),
             Grad::Derived | Grad::Through(_) => return unsupported("it does not expand to anything that has one"),
         };
         let cx = facts.cx();
@@ -219,19 +222,19 @@ fn primitive(b: &mut Builder<'_>, prim: &Prim, v: &Visit<'_>, operator: Option<&
 
 /// Slices that were read at the same index are added up.
 fn scatter(b: &mut Builder<'_>, gather: Gather, v: &Visit<'_>) -> Result<Value> {
-    let extent = b.ty(v.args[0])?.dims[gather.axis];
+    let extent = b.ty(v.args[0])?.dims.at(gather.axis);
     emit::gather_adjoint(b, [v.head()?, v.args[1]], gather.axis, extent)
 }
 
 /// Each operand of a concatenation gets its piece.
 fn pieces(b: &mut Builder<'_>, axis: usize, v: &Visit<'_>) -> Result<Vec<Option<Value>>> {
     let head = v.head()?;
-    let mut start = 0;
+    let mut start = Extent::ZERO;
     let mut parts = vec![];
     for (arg, wanted) in v.args.iter().zip(v.wanted) {
-        let DenseType { dims, .. } = b.ty(*arg)?;
-        parts.push(if *wanted { Some(emit::slice(b, head, axis, start, dims[axis])?) } else { None });
-        start += dims[axis];
+        let extent = b.ty(*arg)?.dims.at(axis);
+        parts.push(if *wanted { Some(emit::slice(b, head, axis, start, extent)?) } else { None });
+        start = start + extent;
     }
     Ok(parts)
 }

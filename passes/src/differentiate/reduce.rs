@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::DenseType;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
+use tensorc_ir::{DenseType, Extent, Extents};
 
 use super::emit;
 use super::visit::Visit;
@@ -92,8 +92,8 @@ struct Back<'a> {
     r: &'a Reduction,
     args: &'a [Value],
     /// The shape of the operands, and that of the result with reduced axes kept.
-    dims: Vec<u64>,
-    kept: Vec<u64>,
+    dims: Extents,
+    kept: Extents,
     adjoints: Vec<Option<Value>>,
 }
 
@@ -102,8 +102,8 @@ pub(super) fn gradients(b: &mut Builder<'_>, r: &Reduction, v: &Visit<'_>) -> Re
         let why = "a reduction that neither adds, multiplies nor picks an extreme has no derivative";
         return Err(Diagnostic::new(DiagnosticCode::Unsupported, why));
     };
-    let (dims, out) = (b.ty(v.args[0])?.dims.to_vec(), b.ty(v.results[0])?.dims);
-    let kept: Vec<u64> = (0..dims.len()).map(|i| if r.axes.contains(&i) { 1 } else { dims[i] }).collect();
+    let (dims, out) = (b.ty(v.args[0])?.dims, b.ty(v.results[0])?.dims);
+    let kept: Extents = (0..dims.len()).map(|i| if r.axes.contains(&i) { Extent::ONE } else { dims.at(i) }).collect();
     let given: Vec<bool> = v.heads.iter().map(Option::is_some).collect();
     let n = r.init.len();
     let known = std::iter::repeat_n(None, n).chain(v.results.iter().map(|v| Some(*v)));

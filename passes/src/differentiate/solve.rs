@@ -4,8 +4,8 @@
 //! number in mixed radix whose digits are variables; where digits overlap, as in sliding windows, variables
 //! are left free until the others can be read off.
 
-use tensorc_ir::Extent;
 use tensorc_ir::index::{Atom, Index};
+use tensorc_ir::{Extent, Extents};
 
 /// The points that touch element `x`: over the free variables, those where every variable lies in its range
 /// and every residual is zero.
@@ -16,52 +16,57 @@ pub(super) struct Solution {
     /// Indices that must be zero.
     pub residuals: Vec<Index>,
     /// Extents of the operand's axes, then those of the free variables: the space of the indices above.
-    pub extents: Vec<u64>,
+    pub extents: Extents,
 }
 
 /// How one axis is read: known variables are subtracted, the others are digits, most significant first.
 struct SolvedAxis {
     axis: usize,
-    digits: Vec<(usize, i64)>,
+    digits: Vec<Digit>,
 }
+
+/// A variable and its coefficient.
+type Digit = (usize, Extent);
 
 /// Solves an affine map of an operand with extents `dims` from an iteration space. `None` if an index is not
 /// affine.
 ///
 /// `shared` says which variables other operands of a contraction are read by, too: the forms of convolutions
 /// depend on it, see [`plan`].
-pub(super) fn solve(map: &[Index], dims: &[u64], extents: &[u64], shared: &dyn Fn(usize) -> bool) -> Option<Solution> {
+pub(super) fn solve(
+    map: &[Index],
+    dims: &Extents,
+    extents: &Extents,
+    shared: &dyn Fn(usize) -> bool,
+) -> Option<Solution> {
     let terms = map.iter().map(variables).collect::<Option<Vec<_>>>()?;
     let (plan, free) = plan(&terms, extents, shared);
     let place = |v: usize| free.iter().position(|f| *f == v);
-    let space: Vec<u64> = dims.iter().copied().chain(free.iter().map(|v| extents[*v])).collect();
+    let space: Extents = dims.all().chain(free.iter().map(|v| extents.at(*v))).collect();
     let mut vars: Vec<Index> = (0..extents.len())
         .map(|v| match place(v) {
-            Some(at) if extents[v] != 1 => Index::var((dims.len() + at) as u32),
+            Some(at) if !extents.at(v).is_surely(1) => Index::var((dims.len() + at) as u32),
             _ => Index::constant(0),
         })
         .collect();
     let mut residuals = vec![];
     for SolvedAxis { axis, digits } in plan {
-        let position = if dims[axis] == 1 { Index::constant(0) } else { Index::var(axis as u32) };
+        let position = if dims.at(axis).is_surely(1) { Index::constant(0) } else { Index::var(axis as u32) };
         let known = terms[axis].iter().filter(|(v, _)| digits.iter().all(|(d, _)| d != v));
         let mut rest = known.fold(position.offset(-map[axis].constant), |rest, (v, c)| rest.sub(&vars[*v].scale(*c)));
         // A digit with a negative coefficient is counted from the other end.
-        let from_end = |v: usize| extents[v] as i64 - 1;
-        let shift: i64 = digits.iter().filter(|(_, c)| *c < 0).map(|(v, c)| -c * from_end(*v)).sum();
+        let from_end = |v: usize| extents.at(v) - 1;
+        let shift: Extent = digits.iter().filter(|(_, c)| *c < 0).map(|(v, c)| -*c * from_end(*v)).sum();
         rest = rest.offset(shift);
         for (i, (v, c)) in digits.iter().enumerate() {
-            let unit = c.abs();
+            let unit = c.magnitude();
             let last = i + 1 == digits.len();
-            let digit = if last {
-                rest.exact_quotient(unit, extents[*v], &space[..])
-            } else {
-                rest.floor_div(unit, &space[..])
-            };
-            rest = rest.modulo(unit, &space[..]);
+            let digit =
+                if last { rest.exact_quotient(unit, extents.at(*v), &space) } else { rest.floor_div(unit, &space) };
+            rest = rest.modulo(unit, &space);
             vars[*v] = if *c < 0 { digit.scale(-1).offset(from_end(*v)) } else { digit };
         }
-        if digits.is_empty() && rest.interval(&space[..]) != (Extent::ZERO, Extent::ZERO) {
+        if digits.is_empty() && rest.interval(&space) != (Extent::ZERO, Extent::ZERO) {
             residuals.push(rest);
         }
     }
@@ -69,22 +74,22 @@ pub(super) fn solve(map: &[Index], dims: &[u64], extents: &[u64], shared: &dyn F
 }
 
 /// The variables of an affine index with their coefficients.
-fn variables(index: &Index) -> Option<Vec<(usize, i64)>> {
+fn variables(index: &Index) -> Option<Vec<Digit>> {
     let term = |(atom, c): &(Atom, Extent)| match atom {
-        Atom::Var(v) => Some((*v as usize, c.fixed())),
+        Atom::Var(v) => Some((*v as usize, *c)),
         _ => None,
     };
     index.terms.iter().map(term).collect()
 }
 
 /// In which order axes are read, and which variables none can give.
-fn plan(terms: &[Vec<(usize, i64)>], extents: &[u64], shared: &dyn Fn(usize) -> bool) -> (Vec<SolvedAxis>, Vec<usize>) {
+fn plan(terms: &[Vec<Digit>], extents: &Extents, shared: &dyn Fn(usize) -> bool) -> (Vec<SolvedAxis>, Vec<usize>) {
     let mentioned = |v: &usize| terms.iter().any(|t| t.iter().any(|(u, _)| u == v));
     let mut known: Vec<usize> = vec![];
     let mut free: Vec<usize> = (0..extents.len()).filter(|v| !mentioned(v)).collect();
     // A variable of one value is known. But the taps of a window, which lie beside a position that no other
     // operand is read by, stay free, so that the forms of convolutions do not depend on extents.
-    let single = |v: &usize| extents[*v] == 1;
+    let single = |v: &usize| extents.at(*v).is_surely(1);
     for axis in terms {
         let vars = axis.iter().map(|(v, _)| *v);
         let first = vars.clone().next().filter(|_| vars.clone().all(|v| single(&v)));
@@ -98,16 +103,16 @@ fn plan(terms: &[Vec<(usize, i64)>], extents: &[u64], shared: &dyn Fn(usize) -> 
     let mut open: Vec<usize> = (0..terms.len()).collect();
     let mut plan = vec![];
     loop {
-        let digits = |axis: usize| -> Vec<(usize, i64)> {
+        let digits = |axis: usize| -> Vec<Digit> {
             terms[axis].iter().copied().filter(|(v, _)| !known.contains(v) && !free.contains(v)).collect()
         };
         let Some(axis) = open.iter().copied().min_by_key(|axis| digits(*axis).len()) else { break };
         let mut digits = digits(axis);
         open.retain(|a| *a != axis);
-        digits.sort_by_key(|(v, c)| (std::cmp::Reverse(c.abs()), *v));
+        digits.sort_by_key(|(v, c)| (std::cmp::Reverse(c.magnitude()), *v));
         while let Some(overlap) = overlap(&digits, extents) {
             // The fewest points are tried if the shortest of the overlapping variables is free.
-            let shortest = (overlap..digits.len()).min_by_key(|i| (extents[digits[*i].0], usize::MAX - i));
+            let shortest = (overlap..digits.len()).min_by_key(|i| (extents.example()[digits[*i].0], usize::MAX - i));
             let Some(at) = shortest else { break };
             free.push(digits.remove(at).0);
         }
@@ -120,9 +125,9 @@ fn plan(terms: &[Vec<(usize, i64)>], extents: &[u64], shared: &dyn Fn(usize) -> 
 }
 
 /// The first digit whose unit is not beyond what the digits after it can add up to.
-fn overlap(digits: &[(usize, i64)], extents: &[u64]) -> Option<usize> {
-    let reach = |digits: &[(usize, i64)]| -> i64 {
-        digits.iter().map(|(v, c)| c.abs().saturating_mul((extents[*v] as i64 - 1).max(0))).sum()
+fn overlap(digits: &[Digit], extents: &Extents) -> Option<usize> {
+    let reach = |digits: &[Digit]| -> Extent {
+        digits.iter().map(|(v, c)| c.magnitude().saturating_mul(extents.at(*v).last_position())).sum()
     };
-    (0..digits.len()).find(|i| digits[*i].1.abs() <= reach(&digits[i + 1..]))
+    (0..digits.len()).find(|i| !reach(&digits[i + 1..]).is_surely_below(digits[*i].1.magnitude()))
 }

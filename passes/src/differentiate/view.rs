@@ -6,12 +6,13 @@
 
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{DiagnosticCode, Result};
+use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Atom, Index, linearize};
 use tensorc_ir::prim::View;
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 use tensorc_ir::views::{in_bounds, keeps_linear_order, without_unit_vars};
-use tensorc_ir::{DType, DenseType};
+use tensorc_ir::{DType, DenseType, Extent, Extents};
 
 use super::emit;
 use super::solve::{Solution, solve};
@@ -20,7 +21,7 @@ use super::solve::{Solution, solve};
 const MAX_REWRITES: usize = 8;
 
 /// The gradient of the operand, of shape `dims`, from that of the view's result.
-pub(super) fn adjoint(b: &mut Builder<'_>, view: &View, dims: &[u64], head: Value) -> Result<Value> {
+pub(super) fn adjoint(b: &mut Builder<'_>, view: &View, dims: &Extents, head: Value) -> Result<Value> {
     let ty = b.ty(head)?;
     let operand = DenseType::new(ty.dtype, dims);
     if ty.is_empty() || operand.is_empty() {
@@ -36,10 +37,10 @@ pub(super) fn adjoint(b: &mut Builder<'_>, view: &View, dims: &[u64], head: Valu
         if let Some(solution) = solve(&map, dims, &out, &|_| false) {
             return read_back(b, head, solution, dims.len());
         }
-        let flat = linearize(&map, dims).recombine(&out[..]);
+        let flat = linearize(&map, dims).recombine(&out);
         if bounded && flat.is_affine() {
-            let len = dims.iter().product::<u64>();
-            if let Some(solution) = solve(&[flat], &[len], &out, &|_| false) {
+            let len = [dims.count()].into_iter().collect();
+            if let Some(solution) = solve(&[flat], &len, &out, &|_| false) {
                 let flat = read_back(b, head, solution, 1)?;
                 return emit::reshape(b, flat, dims);
             }
@@ -59,19 +60,18 @@ fn without_broadcast(b: &mut Builder<'_>, view: &View, head: Value) -> Result<(V
     let mentioned = |v: &usize| map.iter().any(|m| m.mentions(*v as u32));
     let (kept, axes): (Vec<usize>, Vec<usize>) = (0..ty.rank()).partition(mentioned);
     let head = emit::sum_axes(b, head, &axes, ty.dtype)?;
-    let extents: Vec<u64> = kept.iter().map(|v| ty.dims[*v]).collect();
+    let extents: Extents = kept.iter().map(|v| ty.dims.at(*v)).collect();
     let place =
         |v: u32| kept.iter().position(|k| *k == v as usize).map_or(Index::default(), |at| Index::var(at as u32));
-    Ok((map.iter().map(|m| m.substitute(&place, &extents[..])).collect(), head))
+    Ok((map.iter().map(|m| m.substitute(&place, &extents)).collect(), head))
 }
 
 /// Reads the gradient at the points of a solution, summed over the free variables.
 fn read_back(b: &mut Builder<'_>, head: Value, s: Solution, rank: usize) -> Result<Value> {
     let ty = b.ty(head)?;
-    let mut dims = ty.dims.to_vec();
-    let mut map = s.vars;
     // An axis of one element is left wherever its residual is not zero.
-    dims.extend(s.residuals.iter().map(|_| 1));
+    let dims: Extents = ty.dims.all().chain(s.residuals.iter().map(|_| Extent::ONE)).collect();
+    let mut map = s.vars;
     map.extend(s.residuals);
     let head = emit::reshape(b, head, &dims)?;
     let fill = (!in_bounds(&map, &dims, &s.extents)).then(|| Scalar::zero(ty.dtype));
@@ -84,12 +84,12 @@ fn read_back(b: &mut Builder<'_>, head: Value, s: Solution, rank: usize) -> Resu
 fn rewrite(b: &mut Builder<'_>, map: &[Index], head: Value) -> Result<Option<(Vec<Index>, Value)>> {
     let ty = b.ty(head)?;
     let Some((inner, divisor)) = map.iter().find_map(innermost) else { return Ok(None) };
-    let mut dims = ty.dims.to_vec();
-    let terms: Vec<(&Atom, i64)> = inner.terms.iter().map(|(atom, c)| (atom, c.fixed())).collect();
-    let with: Box<dyn Fn(u32) -> Index> = match (&terms[..], inner.constant.fixed()) {
-        ([(Atom::Var(v), 1)], 0) => {
+    let mut dims: Vec<Extent> = ty.dims.all().collect();
+    let with: Box<dyn Fn(u32) -> Index> = match &inner.terms[..] {
+        _ if !inner.constant.is_surely(0) => return Ok(None),
+        [(Atom::Var(v), one)] if one.is_surely(1) => {
             let (at, extent) = (*v as usize, dims[*v as usize]);
-            dims.splice(at..=at, [extent.div_ceil(divisor as u64), divisor as u64]);
+            dims.splice(at..=at, [extent.div_ceil(divisor), divisor]);
             let split = *v;
             Box::new(move |v| match v {
                 v if v < split => Index::var(v),
@@ -97,47 +97,50 @@ fn rewrite(b: &mut Builder<'_>, map: &[Index], head: Value) -> Result<Option<(Ve
                 v => Index::var(v).scale(divisor).add(&Index::var(v + 1)),
             })
         }
-        ([(Atom::Var(v), c), (Atom::Var(w), 1)], 0) if *w == v + 1 && *c == dims[*w as usize] as i64 => {
+        [(Atom::Var(v), c), (Atom::Var(w), one)]
+            if *w == v + 1 && one.is_surely(1) && c.is_surely(dims[*w as usize]) =>
+        {
             let (at, inner) = (*v as usize, *c);
             let joined = dims[at] * dims[at + 1];
             dims.splice(at..=at + 1, [joined]);
-            let (join, extents) = (*v, dims.clone());
+            let (join, extents) = (*v, Extents::from_iter(dims.clone()));
             Box::new(move |v| match v {
                 v if v < join => Index::var(v),
                 v if v > join + 1 => Index::var(v - 1),
-                v if v == join => Index::var(join).floor_div(inner, &extents[..]),
-                _ => Index::var(join).modulo(inner, &extents[..]),
+                v if v == join => Index::var(join).floor_div(inner, &extents),
+                _ => Index::var(join).modulo(inner, &extents),
             })
         }
         _ => return Ok(None),
     };
-    let map = map.iter().map(|m| m.substitute(&*with, &dims[..]).recombine(&dims[..])).collect();
-    let whole = dims.iter().product::<u64>() == ty.len();
+    let dims = Extents::from_iter(dims);
+    let map = map.iter().map(|m| m.substitute(&*with, &dims).recombine(&dims)).collect();
+    let whole = dims.count() == ty.dims.count();
     let head = if whole { emit::reshape(b, head, &dims)? } else { padded(b, head, &dims)? };
     Ok(Some((map, head)))
 }
 
 /// Splits one axis into two that do not divide it, with zeros beyond its end.
-fn padded(b: &mut Builder<'_>, head: Value, dims: &[u64]) -> Result<Value> {
+fn padded(b: &mut Builder<'_>, head: Value, dims: &Extents) -> Result<Value> {
     let ty = b.ty(head)?;
-    let Some(at) = (0..ty.rank()).find(|i| ty.dims[*i] != dims[*i]) else {
+    let Some(at) = (0..ty.rank()).find(|i| ty.dims.at(*i) != dims.at(*i)) else {
         return Err(b.error(DiagnosticCode::Internal, "no axis of the gradient is split"));
     };
     let place = |i: usize| match i {
         i if i < at => Index::var(i as u32),
         i if i > at => Index::var(i as u32 + 1),
-        i => Index::var(i as u32).scale(dims[at + 1] as i64).add(&Index::var(i as u32 + 1)),
+        i => Index::var(i as u32).scale(dims.at(at + 1)).add(&Index::var(i as u32 + 1)),
     };
     let map = (0..ty.rank()).map(place).collect();
     emit::view(b, head, View { map, fill: Some(Scalar::zero(ty.dtype)) }, dims)
 }
 
 /// What is divided, and by what, in the first quotient or remainder of an affine index.
-fn innermost(index: &Index) -> Option<(Index, i64)> {
+fn innermost(index: &Index) -> Option<(Index, Extent)> {
     index.terms.iter().find_map(|(atom, _)| match atom {
         Atom::Div(x, d) | Atom::Mod(x, d) => {
             if x.is_affine() {
-                Some(((**x).clone(), d.fixed()))
+                Some(((**x).clone(), *d))
             } else {
                 innermost(x)
             }
@@ -147,7 +150,7 @@ fn innermost(index: &Index) -> Option<(Index, i64)> {
 }
 
 /// Adds every element of the gradient to the place its index names; those outside go to a place of their own.
-fn by_index(b: &mut Builder<'_>, map: &[Index], bounded: bool, dims: &[u64], head: Value) -> Result<Value> {
+fn by_index(b: &mut Builder<'_>, map: &[Index], bounded: bool, dims: &Extents, head: Value) -> Result<Value> {
     let ty = b.ty(head)?;
     let len = dims.iter().product::<u64>();
     let place = ScalarFn::build(&[], |s, _| {
@@ -162,10 +165,12 @@ fn by_index(b: &mut Builder<'_>, map: &[Index], bounded: bool, dims: &[u64], hea
     });
     let place = place.map_err(|why| b.error(DiagnosticCode::Internal, why))?;
     let indices = emit::map(b, &place, &[], &ty.dims)?;
-    let (indices, updates) = (emit::reshape(b, indices, &[ty.len()])?, emit::reshape(b, head, &[ty.len()])?);
+    let flat = [ty.dims.count()].into_iter().collect();
+    let (indices, updates) = (emit::reshape(b, indices, &flat)?, emit::reshape(b, head, &flat)?);
+    let len = Extent::from(len);
     let extent = if bounded { len } else { len + 1 };
     let sums = emit::gather_adjoint(b, [updates, indices], 0, extent)?;
-    let sums = emit::slice(b, sums, 0, 0, len)?;
+    let sums = emit::slice(b, sums, 0, Extent::ZERO, len)?;
     emit::reshape(b, sums, dims)
 }
 

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::TensorData;
-use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::diag::{self, Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::interp::eval_node;
 use tensorc_ir::op::Registry;
 
-use super::{Facts, HostOperand, PartShape, ShapeSource, inputs};
+use super::{Facts, HostCall, HostOperand, PartShape, ShapeSource, inputs};
 use crate::results::results;
 
 /// A run of a graph, part by part.
@@ -16,6 +16,27 @@ pub struct PartsRun<'g> {
     graph: &'g Graph,
     sources: Vec<ShapeSource>,
     known: BTreeMap<Value, TensorData>,
+}
+
+impl HostCall {
+    /// What the host computes of the values that are known.
+    ///
+    /// # Errors
+    /// The operator does not take its operands, or `value` does not give one.
+    pub fn run<E: From<Diagnostic>>(
+        &self,
+        graph: &Graph,
+        registry: &Registry,
+        value: impl Fn(Value) -> Result<TensorData, E>,
+    ) -> Result<Vec<(Value, TensorData)>, E> {
+        let operand = |operand: &HostOperand| match operand {
+            HostOperand::Constant(data) => Ok(data.clone()),
+            HostOperand::Value(v) => value(*v),
+        };
+        let operands = self.operands.iter().map(|v| v.as_ref().map(operand).transpose());
+        let computed = eval_node(graph, self.node, registry, &operands.collect::<Result<Vec<_>, E>>()?)?;
+        Ok(results(graph, self.node).zip(computed).collect())
+    }
 }
 
 impl<'g> PartsRun<'g> {
@@ -29,16 +50,11 @@ impl<'g> PartsRun<'g> {
     ///
     /// # Errors
     /// An operator of the host does not take its operands.
-    pub fn add(&mut self, part: &PartShape, results_of: Vec<TensorData>, registry: &Registry) -> Result<()> {
+    pub fn add(&mut self, part: &PartShape, results_of: Vec<TensorData>, registry: &Registry) -> diag::Result<()> {
         self.known.extend(part.outputs.iter().copied().zip(results_of));
         for call in &part.hosts {
-            let operand = |operand: &HostOperand| match operand {
-                HostOperand::Constant(data) => Ok(data.clone()),
-                HostOperand::Value(v) => self.value(*v),
-            };
-            let operands = call.operands.iter().map(|v| v.as_ref().map(operand).transpose());
-            let computed = eval_node(self.graph, call.node, registry, &operands.collect::<Result<Vec<_>>>()?)?;
-            self.known.extend(results(self.graph, call.node).zip(computed));
+            let computed = call.run(self.graph, registry, |v| self.value(v))?;
+            self.known.extend(computed);
         }
         self.sources.extend(part.sources.iter().cloned());
         Ok(())
@@ -48,9 +64,9 @@ impl<'g> PartsRun<'g> {
     ///
     /// # Errors
     /// None in practice: parts deliver what decides shapes.
-    pub fn facts(&self) -> Result<Facts> {
+    pub fn facts(&self) -> diag::Result<Facts> {
         let numbers = |source: &ShapeSource| Ok(source.numbers_in(&self.value(source.value)?));
-        let types = self.sources.iter().map(numbers).collect::<Result<_>>()?;
+        let types = self.sources.iter().map(numbers).collect::<diag::Result<_>>()?;
         let available = self.known.keys().copied().collect();
         Ok(Facts { sources: self.sources.clone(), types, available, inputs: BTreeSet::new() })
     }
@@ -59,7 +75,7 @@ impl<'g> PartsRun<'g> {
     ///
     /// # Errors
     /// None in practice: parts deliver what others need.
-    pub fn inputs(&self, part: &PartShape) -> Result<Vec<TensorData>> {
+    pub fn inputs(&self, part: &PartShape) -> diag::Result<Vec<TensorData>> {
         part.inputs.iter().map(|v| self.value(*v)).collect()
     }
 
@@ -67,11 +83,16 @@ impl<'g> PartsRun<'g> {
     ///
     /// # Errors
     /// As [`PartsRun::inputs`].
-    pub fn outputs(&self) -> Result<Vec<TensorData>> {
+    pub fn outputs(&self) -> diag::Result<Vec<TensorData>> {
         self.graph.outputs().iter().map(|(_, v)| self.value(*v)).collect()
     }
 
-    fn value(&self, v: Value) -> Result<TensorData> {
+    /// Everything that is known.
+    pub fn into_known(self) -> BTreeMap<Value, TensorData> {
+        self.known
+    }
+
+    fn value(&self, v: Value) -> diag::Result<TensorData> {
         self.graph.constant(v).or_else(|| self.known.get(&v)).cloned().ok_or_else(|| {
             let why = "a part did not deliver what another needs";
             Diagnostic::new(DiagnosticCode::Internal, why).at(&self.graph.node(v.node).name)

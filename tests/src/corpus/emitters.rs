@@ -48,7 +48,11 @@ const PROGRAMS: [Program; 30] = [
         "%x: T[9, 20], %u: T[4, 20]",
         "%i = const i64[4, 1] [3, 8, 3, 0] %y = scatter_nd(%x, %i, %u) {reduction = \"max\"}",
     ),
-    ("scatter sum", "%u: T[6, 33]", "%i = const i64[6] [2, 0, 2, 4, 4, 4] %y = scatter_sum(%u, %i) {extent = 7}"),
+    (
+        "scatter sum",
+        "%u: T[6, 33]",
+        "%i = const i64[6] [2, 0, 2, 4, 4, 4] %n = const i64[1] [7] %y = scatter_sum(%u, %i, %n)",
+    ),
     (
         "scatter into a ring",
         "%x: T[2, 3, 8, 5], %u: T[2, 3, 2, 5]",

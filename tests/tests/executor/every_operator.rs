@@ -196,7 +196,10 @@ fn subjects(registry: &Registry) -> (Vec<Subject>, Vec<&'static str>) {
         let data = types.enumerate().map(|(i, ty)| tensor(&ty, (-0.95, 0.95), 31 * i as u64 + 7)).collect();
         found.push(((*title).to_owned(), exact, narrow, data));
     }
-    for op in registry.iter().filter(|op| has_variables(op) && !matches!(op.grad, Grad::Zero | Grad::None(_))) {
+    for op in registry
+        .iter()
+        .filter(|op| has_variables(op) && !matches!(op.grad, Grad::Zero | Grad::Found(_) | Grad::None(_)))
+    {
         match guessed(op, registry) {
             Some((exact, narrow, data)) => found.push((op.name.to_owned(), exact, narrow, data)),
             // Conventions that take more than guesses are parts of operators in the cases.

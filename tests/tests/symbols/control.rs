@@ -33,7 +33,7 @@ fn run(net: &Symbol, inputs: Arrays<'_>) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let mut executor = binder.build().unwrap();
     let outputs: Vec<Vec<f32>> = executor.forward(true).unwrap().iter().map(floats).collect();
     let heads: Vec<NDArray> =
-        executor.output_types().iter().map(|(_, ty)| rt.ones(&ty.dims, DType::F32).unwrap()).collect();
+        executor.outputs().iter().map(|output| rt.ones(output.dims(), DType::F32).unwrap()).collect();
     executor.backward(&heads.iter().collect::<Vec<_>>()).unwrap();
     let gradients = inputs.iter().map(|(name, ..)| floats(executor.gradient(name).unwrap())).collect();
     (outputs, gradients)

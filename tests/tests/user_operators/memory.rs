@@ -48,7 +48,7 @@ fn trained(rt: &Runtime, net: &Symbol, fixed: &[&str]) -> (PlannedMemory, Vec<f3
     let mut executor = binder.build().unwrap();
     executor.argument("x").unwrap().fill(1.0).unwrap();
     executor.forward(true).unwrap();
-    executor.backward(&[&rt.ones(&executor.output_types()[0].1.dims, DType::F32).unwrap()]).unwrap();
+    executor.backward(&[&rt.ones(executor.outputs()[0].dims(), DType::F32).unwrap()]).unwrap();
     let gradient = executor.gradient("x").unwrap().to_vec::<f32>().unwrap();
     (executor.planned_memory().unwrap(), gradient)
 }

@@ -139,7 +139,7 @@ impl Module {
 
     /// A whole training step: outputs, gradients and updates as one plan, in which gradients have no arrays. The
     /// same as [`Module::forward`], [`Module::backward`] and [`Module::update`], which run one after the other
-    /// where gradients are added up or those of the data are wanted.
+    /// where gradients are added up or those of the data are wanted, or shapes depend on values.
     ///
     /// # Errors
     /// As those of the three.
@@ -160,7 +160,11 @@ impl Module {
 
     pub(super) fn step_staged(&mut self, staged: &StagedBatch) -> Result<(), Error> {
         let [inputs] = &staged[..] else { return self.step_parallel(staged) };
-        if self.parallel.is_some() || self.inputs_need_grad || self.grad_req != GradReq::Write {
+        if self.parallel.is_some()
+            || self.inputs_need_grad
+            || self.grad_req != GradReq::Write
+            || self.executor.has_parts()
+        {
             return self.step_apart(staged);
         }
         self.take(0, inputs)?;

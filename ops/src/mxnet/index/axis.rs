@@ -3,7 +3,7 @@
 use tensorc_abi::{ExternFn, FindOp};
 
 use super::in_range;
-use crate::host::finding_where;
+use crate::host::{chosen, finding_where};
 use crate::index::all_but;
 use crate::mxnet::reduce::line;
 use crate::prelude::*;
@@ -231,6 +231,10 @@ fn boolean_mask() -> OpDef {
         .operand("data", ANY)
         .operand("index", NUMBERS)
         .param("axis", 0, "axis masked")
+        .found_as(|g, params, _| {
+            let axis = params.int("axis").unwrap_or(0);
+            Ok(vec![chosen(g, Some(axis), "mx_boolean_mask")])
+        })
         .mxnet("_contrib_boolean_mask")
 }
 

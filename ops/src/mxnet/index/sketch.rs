@@ -11,8 +11,8 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let signed = x * signs.reshaped([n]);
     let place = |place: &Ex| super::in_range(&place.cast(DType::I64), extent, false);
     let places = g.map(&[places.reshaped([n])], DType::I64, [n], |_, a| place(&a[0]));
-    let params = Params::new().with("axis", axis as i64).with("extent", extent as i64);
-    Ok(g.op("scatter_sum", &[signed, places], params).cast(out.dtype))
+    let along = Params::new().with("axis", axis as i64);
+    Ok(g.op("scatter_sum", &[signed, places, g.i64s(&[extent as i64])], along).cast(out.dtype))
 }
 
 pub fn count_sketch() -> OpDef {

@@ -38,14 +38,14 @@ fn regression_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
     default_dtype(cx, 1, 0)?;
     agree_shapes(cx, &[0], &[0])?;
-    let Some(x) = cx.input_dims(0) else { return Ok(()) };
+    let Some(x) = cx.open_dims(0) else { return Ok(()) };
     let column = x.len() == 2 && x[1] == Dim::Const(1);
-    match cx.input_dims(1) {
+    match cx.open_dims(1) {
         None if column => cx.set_input_dims(1, x[..1].iter().copied()),
         None => cx.set_input_dims(1, x),
         Some(label) if label.len() == x.len() => agree_shapes(cx, &[0, 1], &[0]),
         Some(label) => {
-            let size = |d: &[Dim]| d.iter().map(|d| d.as_const()).product::<Option<u64>>();
+            let size = |d: &[Dim]| d.iter().map(|d| d.as_extent()).product::<Option<Extent>>();
             match (size(&x), size(&label)) {
                 (Some(a), Some(b)) if a != b => {
                     Err(OpError(format!("operand `label`: expected {a} elements, found {b}")))
@@ -61,7 +61,7 @@ fn regression(name: &'static str, doc: &'static str, forward: &'static str, slop
     let gradient = derivative(move |g, cx| {
         let ty = &cx.node.outputs[0];
         let label = g.operand(1).cast(ty.dtype).reshaped(&ty.dims);
-        let outputs = ty.dims.iter().skip(1).product::<u64>().max(1) as f64;
+        let outputs = ty.dims.range(1..).count().fixed().max(1) as f64;
         let factor = cx.node.params.float("grad_scale").unwrap_or(1.0) / outputs;
         let out = g.value(cx.outputs[0]).map_with(&[label], |_, a| {
             let out = slope(&(&a[0] - &a[1]));

@@ -2,46 +2,49 @@
 
 use super::NORMALIZATIONS;
 use crate::prelude::*;
+use crate::rules::open_ranked;
 
 pub fn ops() -> Vec<OpDef> {
     vec![softmax_output(), softmax_cross_entropy()]
 }
 
 /// The data as rows, classes and positions: [n, k, s].
-fn classes(params: &Params, dims: &[u64]) -> [u64; 3] {
+fn classes(params: &Params, dims: &Extents) -> [Extent; 3] {
     let rank = dims.len();
     if params.flag("multi_output") && rank > 1 {
-        return [dims[0], dims[1], dims[2..].iter().product()];
+        return [dims.at(0), dims.at(1), dims.range(2..).count()];
     }
     if params.flag("preserve_shape") {
-        return [dims[..rank.max(1) - 1].iter().product(), dims.last().copied().unwrap_or(1), 1];
+        let rows = rank.max(1) - 1;
+        return [dims.range(..rows).count(), dims.range(rows..).count(), Extent::ONE];
     }
-    [dims.first().copied().unwrap_or(1), dims.iter().skip(1).product(), 1]
+    [dims.range(..1).count(), dims.range(1..).count(), Extent::ONE]
 }
 
 /// What the gradient is divided by besides the count of valid labels: the positions of a sample unless
 /// those count, and the batch if asked for.
-fn divisor(params: &Params, [n, _, s]: [u64; 3], labels: &[u64]) -> f64 {
+fn divisor(params: &Params, [n, _, s]: [Extent; 3], labels: &Extents) -> f64 {
     let multi = params.flag("multi_output");
-    let batch = if multi { n } else { labels.first().copied().unwrap_or(1) };
+    let batch = if multi { n } else { labels.range(..1).count() };
     match params.str("normalization") {
-        Some("batch") if multi => (batch * s) as f64,
-        Some("batch") => batch as f64,
+        Some("batch") if multi => (batch * s).fixed() as f64,
+        Some("batch") => batch.fixed() as f64,
         Some("valid") => 1.0,
-        _ if multi => s as f64,
+        _ if multi => s.fixed() as f64,
         _ => 1.0,
     }
 }
 
 /// `p - onehot(label)`, with labels that are classes. Ignored labels have no gradient.
-fn from_classes<'g>(params: &Params, p: Tensor<'g>, label: Tensor<'g>, dims: [u64; 3]) -> Result<Tensor<'g>> {
+fn from_classes<'g>(params: &Params, p: Tensor<'g>, label: Tensor<'g>, dims: [Extent; 3]) -> Result<Tensor<'g>> {
     let (g, wide) = (p.graph(), p.ty()?.dtype);
     let [n, k, s] = dims;
     let ignored = params.float("ignore_label").unwrap_or(-1.0).trunc();
     let smooth = if params.flag("multi_output") { 0.0 } else { params.float("smooth_alpha").unwrap_or(0.0) };
-    let label = label.reshaped([n, 1, s]);
+    let rows = Extents::from_iter([n, Extent::ONE, s]);
+    let label = label.reshaped(&rows);
     let count = (params.str("normalization") == Some("valid")).then(|| {
-        let valid = g.map(&[label], wide, [n, 1, s], |b, a| {
+        let valid = g.map(&[label], wide, &rows, |b, a| {
             let other = a[0].cast(DType::I64).ne(&b.number(DType::I64, ignored));
             other.select(&b.number(wide, 1.0), &b.number(wide, 0.0))
         });
@@ -50,7 +53,7 @@ fn from_classes<'g>(params: &Params, p: Tensor<'g>, label: Tensor<'g>, dims: [u6
     let others: Vec<_> = [label].into_iter().chain(count).collect();
     Ok(p.map_with(&others, |b, a| {
         let class = a[1].cast(DType::I64);
-        let rest = if smooth == 0.0 { 0.0 } else { smooth / (k as f64 - 1.0) };
+        let rest = if smooth == 0.0 { 0.0 } else { smooth / (k.fixed() as f64 - 1.0) };
         let target = class.eq(&b.coord(1)).select(&b.number(wide, 1.0 - smooth), &b.number(wide, rest));
         let mut out = &a[0] - target;
         if params.flag("use_ignore") {
@@ -76,11 +79,11 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     } else {
         let dims = classes(params, &ty.dims);
         let expected = dims[0] * dims[2];
-        if label_dims.iter().product::<u64>() != expected {
+        if label_dims.count() != expected {
             let why = format!("operand `label`: expected {expected} labels, found the shape {label_dims:?}");
             return Err(g.fail(why));
         }
-        let out = from_classes(params, p.reshaped(dims), label, dims)?;
+        let out = from_classes(params, p.reshaped(Extents::from_iter(dims)), label, dims)?;
         let factor = scale / divisor(params, dims, &label_dims);
         let out = if factor == 1.0 { out } else { out * factor };
         out.reshaped(&ty.dims)
@@ -94,7 +97,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
 /// A label for every row, or a probability for every class.
 fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
     reject_if(x.is_empty(), || "operand `data`: expected rank at least 1, found rank 0")?;
-    let given = cx.input_dims(1).map(|d| d.to_vec());
+    let given = cx.open_dims(1).map(|d| d.to_vec());
     let multi = cx.params.flag("multi_output") && x.len() > 1;
     if !multi {
         let rows = &x[..x.len() - 1];
@@ -103,10 +106,10 @@ fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
             _ => cx.set_input_dims(1, rows.iter().copied()),
         };
     }
-    let joined = |rest: &[Dim]| rest.iter().map(|d| d.as_const()).product::<Option<u64>>();
+    let joined = |rest: &[Dim]| rest.iter().map(|d| d.as_extent()).product::<Option<Extent>>();
     let Some(label) = given else {
         return match joined(&x[2..]) {
-            Some(n) => cx.set_input_dims(1, [x[0], Dim::Const(n)]),
+            Some(n) => cx.set_input_dims(1, [x[0], Dim::of(n)]),
             None => Ok(()),
         };
     };
@@ -123,13 +126,13 @@ fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
 fn softmax_output() -> OpDef {
     let compute = formula(|g, cx| {
         let dims = g.operand(0).dims()?;
-        let rows = g.operand(0).reshaped(classes(cx.params, &dims));
+        let rows = g.operand(0).reshaped(Extents::from_iter(classes(cx.params, &dims)));
         Ok(g.op("softmax", &[rows], Params::new().with("axis", 1)).reshaped(&dims))
     });
     let infer = shape_rule(|cx| {
         default_dtype(cx, 1, 0)?;
         agree_shapes(cx, &[0], &[0])?;
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         label_rule(cx, &x)
     });
     let doc = "Softmax of each sample, or along axis 1 (multi_output) or the last axis (preserve_shape). Its gradient is \
@@ -156,7 +159,7 @@ fn softmax_cross_entropy() -> OpDef {
     let compute = formula(|g, cx| {
         let [x, label] = g.operands();
         let log = g.op("log_softmax", &[x.widened()], Params::new().with("axis", 1));
-        let chosen = log.map_with(&[label.reshaped([x.dims()?[0], 1])], |s, a| {
+        let chosen = log.map_with(&[label.reshaped(Extents::from_iter([x.dims()?.at(0), Extent::ONE]))], |s, a| {
             // No probability counts as less than 10⁻⁸.
             let least = a[0].lit(1e-8f64.ln());
             let log = a[0].lt(&least).select(&least, &a[0]);
@@ -169,15 +172,18 @@ fn softmax_cross_entropy() -> OpDef {
         let ty = x.ty()?;
         let [x, head] = [x, head].map(|x| x.cast(compute_type(ty.dtype)));
         let p = g.op("softmax", &[x], Params::new().with("axis", 1));
-        let out = p.map_with(&[label.reshaped([ty.dims[0], 1]), head.reshaped([1, 1])], |s, a| {
-            let target = a[1].cast(DType::I64).eq(&s.coord(1)).select(&a[0].lit(1.0), &a[0].lit(0.0));
-            (&a[0] - target) * &a[2]
-        });
+        let out = p.map_with(
+            &[label.reshaped(Extents::from_iter([ty.dims.at(0), Extent::ONE])), head.reshaped([1, 1])],
+            |s, a| {
+                let target = a[1].cast(DType::I64).eq(&s.coord(1)).select(&a[0].lit(1.0), &a[0].lit(0.0));
+                (&a[0] - target) * &a[2]
+            },
+        );
         Ok(vec![Some(out.cast(ty.dtype)), None])
     });
     let infer = shape_rule(|cx| {
         cx.set_output_dims(0, [Dim::Const(1)])?;
-        let x = ranked(cx, 0, 2)?;
+        let x = open_ranked(cx, 0, 2)?;
         cx.set_input_dims(1, [x[0]])
     });
     define("mx_softmax_cross_entropy", "-Σ ln softmax(data)[label] over the rows.", compute, infer)

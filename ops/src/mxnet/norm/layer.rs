@@ -10,28 +10,28 @@ pub fn ops() -> Vec<OpDef> {
 
 /// How a normalisation sees its data: reshaped, averaged over some axes, scaled along one.
 struct Frame {
-    dims: Vec<u64>,
+    dims: Extents,
     axes: Vec<usize>,
     /// Extents of gamma and beta, shaped to broadcast with the data.
-    affine: Vec<u64>,
+    affine: Extents,
 }
 
 impl Frame {
     fn count(&self) -> f64 {
-        self.axes.iter().map(|&a| self.dims[a]).product::<u64>() as f64
+        self.axes.iter().map(|&a| self.dims.at(a)).product::<Extent>().fixed() as f64
     }
 }
 
 type Framing = fn(&NodeCtx<'_>, &DenseType) -> Result<Frame, OpError>;
 
 /// One entry along `axis`.
-fn along(dims: &[u64], axis: usize) -> Vec<u64> {
-    dims.iter().enumerate().map(|(i, &n)| if i == axis { n } else { 1 }).collect()
+fn along(dims: &Extents, axis: usize) -> Extents {
+    dims.all().enumerate().map(|(i, n)| if i == axis { n } else { Extent::ONE }).collect()
 }
 
 fn one_axis(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
     let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), ty.rank())?;
-    Ok(Frame { dims: ty.dims.to_vec(), axes: vec![axis], affine: along(&ty.dims, axis) })
+    Ok(Frame { dims: ty.dims.clone(), axes: vec![axis], affine: along(&ty.dims, axis) })
 }
 
 fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
@@ -43,14 +43,14 @@ fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
             d.get(1).unwrap_or(&0)
         )));
     }
-    let dims = [&[d[0], groups, d[1] / groups], &d[2..]].concat();
+    let dims = Extents::from([&[d[0], groups, d[1] / groups], &d[2..]].concat());
     let axes = (2..dims.len()).collect();
     let affine = along(&dims, 1);
     Ok(Frame { dims, axes, affine })
 }
 
 fn spatial(_: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
-    Ok(Frame { dims: ty.dims.to_vec(), axes: (2..ty.rank()).collect(), affine: along(&ty.dims, 1) })
+    Ok(Frame { dims: ty.dims.clone(), axes: (2..ty.rank()).collect(), affine: along(&ty.dims, 1) })
 }
 
 fn epsilon(cx: &NodeCtx<'_>) -> f64 {
@@ -95,7 +95,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, framing: Framing) -> Result
     let inverse = variance.rsqrt();
     let normal = centred * inverse;
     let along = head * normal;
-    let summed: Vec<usize> = (0..frame.dims.len()).filter(|&a| frame.affine[a] == 1).collect();
+    let summed: Vec<usize> = (0..frame.dims.len()).filter(|&a| frame.affine.at(a).is_surely(1)).collect();
     let gamma = g.operand(1);
     let vector = gamma.ty()?;
     let mut vectors = vec![];
@@ -122,7 +122,7 @@ fn common_rule(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
             cx.set_output_dtype(i, dtype)?;
         }
     }
-    Ok(cx.input_dims(0).map(|x| x.to_vec()))
+    Ok(cx.open_dims(0).map(|x| x.to_vec()))
 }
 
 /// As [`common_rule`], with gamma and beta along an axis of the data.

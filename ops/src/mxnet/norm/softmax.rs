@@ -80,7 +80,7 @@ fn combine<'g>([head, y]: [Tensor<'g>; 2], axis: usize, kind: SoftmaxKind, facto
 fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     agree_shapes(cx, &[0], &[0])?;
     dtype_or_first(cx, "dtype")?;
-    let Some(x) = cx.input_dims(0) else { return Ok(()) };
+    let Some(x) = cx.open_dims(0) else { return Ok(()) };
     let axis = cx.axis(cx.params.int("axis").unwrap_or(-1), x.len())?;
     let rest: Vec<Dim> = (0..x.len()).filter(|i| *i != axis).map(|i| x[i]).collect();
     cx.set_input_dims(1, rest)

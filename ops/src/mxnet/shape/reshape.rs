@@ -20,7 +20,7 @@ pub fn ops() -> Vec<OpDef> {
 fn regroup(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'_>) -> Result<(), OpError>) -> OpDef {
     let compute = formula(|g, cx| {
         let (from, out) = (g.operand(0).ty()?, &cx.outputs[0]);
-        if from.len() != out.len() {
+        if from.dims.count() != out.dims.count() {
             return Err(g.fail(format!("operand `data`: {from} cannot become {out}")));
         }
         Ok(g.operand(0).reshaped(&out.dims))
@@ -70,10 +70,7 @@ fn decode(codes: &[i64], x: &[Dim]) -> Result<Vec<AxisGroup>, OpError> {
             }
             -3 => {
                 let (a, b) = (axis(at, -3)?, axis(at + 1, -3)?);
-                let joined = match (a, b) {
-                    (Dim::Const(a), Dim::Const(b)) => Some(Dim::Const(a * b)),
-                    _ => None,
-                };
+                let joined = a.as_extent().zip(b.as_extent()).map(|(a, b)| Dim::of(a * b));
                 groups.push(AxisGroup { from: at..at + 2, to: vec![joined] });
                 at += 2;
             }
@@ -83,14 +80,12 @@ fn decode(codes: &[i64], x: &[Dim]) -> Result<Vec<AxisGroup>, OpError> {
                 };
                 let part = |n: i64, other: i64| match (n, other) {
                     (-1, -1) => Err("parameter `shape`: -4 has two open entries after it".into()),
-                    (-1, other) => match axis(at, -4)? {
-                        Dim::Const(whole) if other > 0 && whole % other as u64 == 0 => {
-                            Ok(Some(Dim::Const(whole / other as u64)))
+                    (-1, other) => match axis(at, -4)?.as_extent() {
+                        Some(whole) if other > 0 && Extent::of(other).divides(whole) => {
+                            Ok(Some(Dim::of(whole / other)))
                         }
-                        Dim::Const(whole) => {
-                            Err(OpError(format!("parameter `shape`: {whole} cannot be split by {other}")))
-                        }
-                        _ => Ok(None),
+                        Some(whole) => Err(OpError(format!("parameter `shape`: {whole} cannot be split by {other}"))),
+                        None => Ok(None),
                     },
                     (n, _) if n > 0 => Ok(Some(Dim::Const(n as u64))),
                     (n, _) => Err(OpError(format!("parameter `shape`: {n} after -4"))),
@@ -115,7 +110,7 @@ fn apply(cx: &mut InferCtx<'_>, codes: &[i64], reverse: bool) -> Result<(), OpEr
     if codes.iter().filter(|n| **n == -1).count() > 1 && !codes.contains(&-4) {
         return Err("parameter `shape`: more than one entry is -1".into());
     }
-    let Some(x) = cx.input_dims(0) else {
+    let Some(x) = cx.open_dims(0) else {
         // Plain extents are known without the operand.
         if codes.iter().all(|n| *n >= -1) {
             let dims: Vec<Option<Dim>> = codes.iter().map(|&n| (n > 0).then_some(Dim::Const(n as u64))).collect();
@@ -228,7 +223,7 @@ fn reshape_like() -> OpDef {
 /// The result has an axis more than the first operand, of the given extent.
 pub(super) fn with_new_axis(cx: &mut InferCtx<'_>, extent: Dim) -> Result<(), OpError> {
     let axis = cx.params.int("axis").unwrap_or(0);
-    match (cx.input(0).shape, cx.output(0).shape) {
+    match (cx.input_shape(0), cx.output_shape(0)) {
         (Shape::Ranked(mut x), _) => {
             let at = cx.axis(axis, x.len() + 1)?;
             x.insert(at, extent);

@@ -12,7 +12,7 @@ pub fn ops() -> Vec<OpDef> {
 type Bounds = (i64, i64, i64);
 
 /// What the bounds take of an axis of extent `n`.
-fn taken((begin, end, step): Bounds, n: u64) -> Cut {
+fn taken((begin, end, step): Bounds, n: Extent) -> Cut {
     let step = if step == ParamValue::NONE { 1 } else { step };
     let begin = match (begin, step > 0) {
         (ParamValue::NONE, true) => 0,
@@ -46,11 +46,11 @@ fn bounds(params: &Params, rank: usize) -> Result<Vec<Bounds>, OpError> {
 }
 
 /// What the bounds take of every axis.
-fn cuts(bounds: &[Bounds], dims: &[u64]) -> Vec<Cut> {
-    bounds.iter().zip(dims).map(|(bounds, n)| taken(*bounds, *n)).collect()
+fn cuts(bounds: &[Bounds], dims: &Extents) -> Vec<Cut> {
+    bounds.iter().zip(dims.all()).map(|(bounds, n)| taken(*bounds, n)).collect()
 }
 
-fn sliced<'g>(x: Tensor<'g>, bounds: &[Bounds], out: &[u64]) -> Result<Tensor<'g>> {
+fn sliced<'g>(x: Tensor<'g>, bounds: &[Bounds], out: &Extents) -> Result<Tensor<'g>> {
     let cuts = cuts(bounds, &x.dims()?);
     let starts: Vec<Extent> = cuts.iter().map(|c| c.start).collect();
     let steps: Vec<i64> = cuts.iter().map(|c| if c.len <= 1 { 1 } else { c.step }).collect();
@@ -64,10 +64,10 @@ fn sliced_rule(cx: &mut InferCtx<'_>, x: &[Dim], bounds: &[Bounds]) -> Result<()
     let dims: Vec<Option<Dim>> = x
         .iter()
         .zip(bounds)
-        .map(|(d, bounds)| match d {
-            Dim::Const(n) => Some(Dim::of(taken(*bounds, *n).len)),
-            d if whole(bounds) => Some(*d),
-            _ => None,
+        .map(|(d, bounds)| match d.as_extent() {
+            _ if whole(bounds) => Some(*d),
+            Some(n) => Some(Dim::of(taken(*bounds, n).len)),
+            None => None,
         })
         .collect();
     partial(cx, 0, &dims)
@@ -86,7 +86,7 @@ fn slicing(name: &'static str, doc: &'static str, bounds: fn(&Params, usize) -> 
         sliced(g.operand(0), &bounds(cx.params, out.rank()).or_fail(&g)?, &out.dims)
     });
     let infer = shape_rule(move |cx| {
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let bounds = bounds(cx.params, x.len())?;
         sliced_rule(cx, &x, &bounds)
     });
@@ -195,7 +195,7 @@ fn slice_assign() -> OpDef {
         let bounds = bounds(cx.params, x.len())?;
         let known: Option<Vec<u64>> = x.iter().map(|d| d.as_const()).collect();
         let Some(known) = known else { return Ok(()) };
-        let dims = known.iter().zip(&bounds).map(|(n, bounds)| Dim::of(taken(*bounds, *n).len));
+        let dims = known.iter().zip(&bounds).map(|(n, bounds)| Dim::of(taken(*bounds, Extent::from(*n)).len));
         cx.set_input_dims(1, dims)
     });
     let def = define("mx_slice_assign", "lhs with the elements of a slice replaced by rhs.", compute, infer);

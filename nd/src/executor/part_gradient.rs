@@ -1,0 +1,109 @@
+//! The gradient of a part of a graph: from the gradients of what it delivers to those of what it reads.
+
+use std::collections::BTreeSet;
+
+use tensorc_ir::TensorType;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::op::Registry;
+use tensorc_passes::differentiate::differentiate;
+use tensorc_passes::parts::PartShape;
+
+/// Where gradients pass in a graph that is divided. Which parts there are, and what they read, may depend on numbers; what is passed
+/// on does not.
+pub(super) struct PartGradient {
+    passed: BTreeSet<Value>,
+    /// Outputs that bring their own gradient.
+    losses: BTreeSet<Value>,
+}
+
+/// What of a part gradients are taken of and by, as values of the whole graph.
+pub(super) struct PartRoles {
+    /// With the position among the outputs of the part, and whether a gradient is given.
+    heads: Vec<(usize, Value, bool)>,
+    /// With the position among its inputs.
+    wrt: Vec<(usize, Value)>,
+}
+
+impl PartGradient {
+    pub fn new(graph: &Graph, passed: BTreeSet<Value>, outputs: impl Iterator<Item = Value>) -> PartGradient {
+        let is_loss = |v: &Value| match &graph.node(v.node).kind {
+            NodeKind::Op(op) => op.def.ignores_heads(&op.params),
+            _ => false,
+        };
+        let losses = outputs.filter(is_loss).collect();
+        PartGradient { passed, losses }
+    }
+
+    /// Whether the gradient of a value must be given.
+    pub fn takes_gradient(&self, v: Value) -> bool {
+        self.passed.contains(&v) && !self.losses.contains(&v)
+    }
+
+    /// What gradients of a part are taken of and by.
+    pub fn roles(&self, shape: &PartShape) -> PartRoles {
+        let passed = |list: &[Value]| -> Vec<(usize, Value)> {
+            list.iter().copied().enumerate().filter(|(_, v)| self.passed.contains(v)).collect()
+        };
+        let heads = passed(&shape.outputs).into_iter().map(|(at, v)| (at, v, self.takes_gradient(v)));
+        PartRoles { heads: heads.collect(), wrt: passed(&shape.inputs) }
+    }
+
+    /// Adds its gradient to a part: an input for each gradient that is given, an output for each that is taken, in a second phase.
+    pub fn derive(&self, graph: &mut Graph, shape: &PartShape, registry: &Registry) -> Result<(), Diagnostic> {
+        let roles = self.roles(shape);
+        if !roles.has_gradient() {
+            return Ok(());
+        }
+        let outputs = graph.outputs().to_vec();
+        let mut heads = vec![];
+        for (at, _, is_given) in &roles.heads {
+            let (name, v) = &outputs[*at];
+            let seed = match is_given {
+                true => Some(graph.add_input(format!("{name}_grad"), TensorType::from(graph.dense(*v)?))),
+                false => None,
+            };
+            heads.push((*v, seed));
+        }
+        let wrt: Vec<Value> = roles.wrt.iter().map(|(at, _)| Value { node: graph.inputs()[*at], port: 0 }).collect();
+        let gradients = differentiate(graph, registry, &heads, &wrt)?;
+        graph.set_boundary(Some(outputs.len()));
+        for (variable, gradient) in wrt.iter().zip(gradients) {
+            let name = format!("{}_grad", graph.node(variable.node).name);
+            let value = match gradient {
+                Some(value) => value,
+                None => {
+                    let ty = graph.dense(*variable)?;
+                    let unknown = |_: &Graph, _: Value| None;
+                    Builder::new(graph, registry, name.as_str().into(), &unknown).filled(&ty, 0.0)?
+                }
+            };
+            graph.add_output(name, value);
+        }
+        graph.remove_dead();
+        Ok(())
+    }
+}
+
+impl PartRoles {
+    /// Whether there is a second phase.
+    pub fn has_gradient(&self) -> bool {
+        !self.heads.is_empty() && !self.wrt.is_empty()
+    }
+
+    /// Whether a gradient begins here.
+    pub fn has_loss(&self) -> bool {
+        self.heads.iter().any(|(_, _, is_given)| !is_given)
+    }
+
+    /// The values whose gradients are given.
+    pub fn seeds(&self) -> impl Iterator<Item = Value> {
+        self.heads.iter().filter(|(_, _, is_given)| *is_given).map(|(_, v, _)| *v)
+    }
+
+    /// The values whose gradients are computed.
+    pub fn wrt(&self) -> impl Iterator<Item = Value> {
+        self.wrt.iter().map(|(_, v)| *v)
+    }
+}
