@@ -261,7 +261,16 @@ impl DividedGraph {
         }
         let states = graph.outputs().iter().skip(self.outputs).map(|(_, v)| *v);
         for (v, at) in states.zip(&self.states) {
-            found(graph, &pass.known, v)?.copy_into(&arrays.bound.auxiliaries[*at].1)?;
+            let state = &arrays.bound.auxiliaries[*at].1;
+            match graph.constant(v) {
+                Some(data) => state.assign(&Tensor::from(data.clone()))?,
+                None => {
+                    let next = found(graph, &pass.known, v)?;
+                    if !Arc::ptr_eq(next.view().chunk(), state.view().chunk()) {
+                        next.copy_into(state)?;
+                    }
+                }
+            }
         }
         Ok(())
     }

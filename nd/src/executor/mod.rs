@@ -328,7 +328,13 @@ impl Executor {
                 program.launch(&self.rt, self.arrays(&[]), &keys, phase, &self.memory)?;
                 LastPass::Placed(number)
             }
-            ExecutorGraph::Divided(divided) => LastPass::Divided(Some(self.divided_forward(divided, &keys)?)),
+            ExecutorGraph::Divided(divided) => {
+                if pass {
+                    // The values of the last one are overwritten, even if this one fails.
+                    self.pass = None;
+                }
+                LastPass::Divided(Some(self.divided_forward(divided, &keys)?))
+            }
         };
         self.pass = pass.then_some((made, keys));
         Ok(&self.outputs)
