@@ -62,6 +62,9 @@ pub struct Tensor<'g> {
 /// The gradients of operands.
 pub type Gradients<'g> = Result<Vec<Option<Tensor<'g>>>>;
 
+/// One iteration of [`GraphScope::repeat`].
+pub type Repeated<'f> = dyn for<'b> Fn(GraphScope<'b>, [&[Tensor<'b>]; 3]) -> Result<[Vec<Tensor<'b>>; 2]> + 'f;
+
 /// A body with one result, as [`composite`].
 pub fn formula(
     body: impl for<'g> Fn(GraphScope<'g>, &NodeCtx<'_>) -> Result<Tensor<'g>> + Send + Sync + 'static,
@@ -251,7 +254,7 @@ impl<'g> GraphScope<'g> {
         self,
         trips: Extent,
         operands: [&[Tensor<'g>]; 3],
-        iteration: &dyn for<'b> Fn(GraphScope<'b>, [&[Tensor<'b>]; 3]) -> Result<[Vec<Tensor<'b>>; 2]>,
+        iteration: &Repeated<'_>,
     ) -> Result<[Vec<Tensor<'g>>; 2]> {
         let [carried, scanned, fixed] =
             operands.map(|tensors| tensors.iter().filter_map(|t| t.value).collect::<Vec<Value>>());
