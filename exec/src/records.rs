@@ -100,8 +100,11 @@ impl<N: Number> Records<N> {
     }
 
     fn clear(&mut self) {
-        let Records { steps, positions, slots, words, bodies } = self;
-        (steps.clear(), positions.clear(), slots.clear(), words.clear(), bodies.clear());
+        self.steps.clear();
+        self.positions.clear();
+        self.slots.clear();
+        self.words.clear();
+        self.bodies.clear();
     }
 
     fn fill(

@@ -1,4 +1,5 @@
-//! A plan takes the numbers of another shape in the memory that it has: nothing is allocated, and everything is verified.
+//! A plan takes the numbers of another shape in the memory that it has: nothing that grows with it is allocated, and everything is
+//! verified.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -41,9 +42,12 @@ fn renumbered(
     room: &mut RenumberRoom,
 ) -> Result<Option<Context>, LoadError> {
     context.renumbered(|executable| {
-        let change = |own: &mut Plan| own.renumber(plan, &Same);
+        let change = |own: &mut Plan| {
+            own.renumber(plan, &Same);
+            Ok(())
+        };
         // SAFETY: the kernels stay inside the buffers of these plans.
-        unsafe { executable.renumber(kernels, signatures, room, |plan, _| Ok(change(plan))) }
+        unsafe { executable.renumber(kernels, signatures, room, |plan, _| change(plan)) }
     })
 }
 
@@ -55,8 +59,10 @@ fn check(context: &mut Context, pool: &Pool, expected: fn(&[f32]) -> Vec<f32>, x
 }
 
 #[test]
-fn other_numbers_do_not_allocate_and_are_verified() {
+fn other_numbers_take_the_memory_of_the_last_and_are_verified() {
     const N: usize = 4096;
+    /// Of the list of what steps side by side touch, which grows as they do.
+    const MOST: u64 = 3;
     type Case = (fn(u64, bool) -> Plan, fn(&[f32]) -> Vec<f32>);
     let cases: [Case; 2] = [(chain, chain_expected), (fork, fork_expected)];
     for ((plan, expected), threads) in cases.into_iter().flat_map(|case| [(case, 1), (case, 2)]) {
@@ -74,16 +80,16 @@ fn other_numbers_do_not_allocate_and_are_verified() {
             check(&mut context, &pool, expected, &x[..n], &mut y[..n]);
         }
         // The test harness has a thread of its own, which may allocate at any time.
-        assert!(rounds.split_off(4).iter().filter(|n| **n == 0).count() >= 5, "{threads} threads: {rounds:?}");
+        let few = rounds[4..].iter().filter(|count| **count <= MOST).count();
+        assert!(few >= 5, "{threads} threads: {rounds:?}");
         let held = context.executable().clone();
-        let (same, signatures) = (plan(8, true), signatures(8));
+        let (same, signatures) = (plan(64, true), signatures(64));
         assert!(renumbered(context, &same, (&kernels, &signatures), &mut room).unwrap().is_none(), "it is held");
         drop(held);
         let start = || Context::new(executable(plan(N as u64, true), vec![]), &pool).unwrap();
         let mut wrong = same.clone();
-        wrong.buffers.iter_mut().filter(|b| matches!(b.storage, StorageClass::Arena(_))).for_each(|buffer| {
-            buffer.storage = StorageClass::Arena(0);
-        });
+        let upper = wrong.buffers.iter_mut().filter(|b| matches!(b.storage, StorageClass::Arena(at) if at > 0));
+        upper.for_each(|buffer| buffer.storage = StorageClass::Arena(64));
         let error = renumbered(start(), &wrong, (&kernels, &signatures), &mut room).err().unwrap();
         assert!(matches!(error, LoadError::Plan(ref e) if matches!(e.error, PlanError::Overlap { .. })), "{error}");
         let error = renumbered(start(), &plan(9, true), (&kernels, &signatures), &mut room).err().unwrap();

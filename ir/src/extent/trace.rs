@@ -234,7 +234,8 @@ impl Trace {
     /// As [`Trace::bind`], in the memory of another binding. Whether the trace holds; if not, the binding has no meaning.
     pub fn rebind(&self, values: &[i64], binding: &mut Binding) -> bool {
         let (table, Binding { values: all, atoms }) = (self.table(), binding);
-        (all.clear(), atoms.clear());
+        all.clear();
+        atoms.clear();
         if table.put_values(values, atoms).is_none() {
             return false;
         }

@@ -88,8 +88,8 @@ pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
     let intervals = intervals(&lowered.plan, &lowered.in_place.steps, Empty::Out)?;
     let steps = lowered.plan.steps.len();
     let (offsets, total) = pack(&intervals, steps, lower_bound(&intervals, steps));
-    let mut room = PlacementRoom::default();
-    room.placed = intervals.iter().zip(offsets).map(|(interval, offset)| interval.at(offset)).collect();
+    let placed = intervals.iter().zip(offsets).map(|(interval, offset)| interval.at(offset)).collect();
+    let mut room = PlacementRoom { placed, ..PlacementRoom::default() };
     settle(&mut lowered.plan, intervals.iter().map(|interval| &interval.buffers[..]), total, &mut room);
     Ok(())
 }

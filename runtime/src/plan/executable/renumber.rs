@@ -23,8 +23,8 @@ impl Executable {
     /// and resolves it. What the plan consists of stays: steps, their arguments, kernels. Of `signatures` are those of the
     /// kernels for the new numbers, of `kernels` their entry points, as in [`Executable::new`].
     ///
-    /// Nothing is allocated if the room and the executable have been used for as much, unless other steps than before have
-    /// nothing to do, or nested plans change.
+    /// If the room and the executable have been used for as much, only the list of what steps side by side touch is allocated,
+    /// unless other steps than before have nothing to do, or nested plans change.
     ///
     /// # Errors
     /// Those of `change`; the plan breaks an invariant, or kernels or weights do not match it. Nothing is executed then any more.
@@ -41,7 +41,8 @@ impl Executable {
         let changed = change(&mut self.plan, &mut self.weights);
         let changed = changed.and_then(|()| Ok(self.resolve_again(kernels, signatures, room)?));
         if changed.is_err() {
-            (self.prepared.clear(), self.interfaces.clear());
+            self.prepared.clear();
+            self.interfaces.clear();
         }
         changed
     }

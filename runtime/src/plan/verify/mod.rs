@@ -77,7 +77,8 @@ struct Uses {
 
 impl Uses {
     fn fill(&mut self, plan: &Plan) {
-        (self.args.clear(), self.ends.clear());
+        self.args.clear();
+        self.ends.clear();
         for step in &plan.steps {
             list_uses(&step.op, &mut self.args);
             self.ends.push(self.args.len());
