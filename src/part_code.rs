@@ -8,8 +8,8 @@ use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::open_run::OpenRun;
 use crate::open_shape::OpenShape;
-use crate::parts::LaterParts;
 use crate::outputs::OutputMemory;
+use crate::parts::LaterParts;
 use crate::session::{SessionCode, run_on};
 use crate::tensor::Tensor;
 

@@ -212,7 +212,12 @@ impl LaterParts {
     ///
     /// # Errors
     /// As [`LaterParts::run`].
-    pub fn outputs_of(&self, compiler: &Compiler, inputs: &[Tensor], results: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
+    pub fn outputs_of(
+        &self,
+        compiler: &Compiler,
+        inputs: &[Tensor],
+        results: Vec<Tensor>,
+    ) -> Result<Vec<Tensor>, Error> {
         let run = self.run(compiler, inputs, results, &mut |_, _| {})?;
         Ok(run.outputs()?.into_iter().map(Tensor).collect())
     }

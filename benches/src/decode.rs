@@ -62,7 +62,12 @@ fn pair_of(text: &str) -> Result<(&str, &str), Box<dyn Error>> {
 }
 
 /// Ones, of so many tokens.
-fn inputs(model: &Model, names: &[String], sequence: &str, tokens: u64) -> Result<Vec<(String, Tensor)>, Box<dyn Error>> {
+fn inputs(
+    model: &Model,
+    names: &[String],
+    sequence: &str,
+    tokens: u64,
+) -> Result<Vec<(String, Tensor)>, Box<dyn Error>> {
     let extent = |dim: &Dim| match dim {
         Dim::Sym(id) if *model.graph().dims.name(*id) == *sequence => tokens,
         known => known.as_const().unwrap_or(1),

@@ -2,11 +2,11 @@
 
 use std::hash::{Hash, Hasher};
 
-use tensorc_abi::DType;
 use crate::extent::Extent;
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::prim::Prim;
 use crate::types::DenseType;
+use tensorc_abi::DType;
 
 /// What decides which bodies run, and how often.
 pub type FlowKind = tensorc_abi::FlowKind<Extent>;

@@ -59,7 +59,12 @@ impl StatefulGraph {
     ///
     /// # Errors
     /// A name is none of the model, or the types do not fit.
-    pub fn new(graph: &Graph, states: &[State], registry: &Registry, static_bytes: u64) -> Result<StatefulGraph, Error> {
+    pub fn new(
+        graph: &Graph,
+        states: &[State],
+        registry: &Registry,
+        static_bytes: u64,
+    ) -> Result<StatefulGraph, Error> {
         let mut work = Transformation { graph: graph.clone(), registry, dims: vec![], totals: vec![] };
         let mut typed = graph.clone();
         infer_graph(&mut typed, registry, static_bytes)?;
@@ -124,7 +129,10 @@ impl Transformation<'_> {
     fn input(&self, name: &str) -> Result<NodeId, Error> {
         let names = || self.graph.inputs().iter().map(|n| self.graph.node(*n).name.to_string());
         let found = self.graph.inputs().iter().copied().find(|n| *self.graph.node(*n).name == *name);
-        found.ok_or_else(|| Error::UnknownInput { name: name.to_owned(), expected: names().collect::<Vec<_>>().join(", ") })
+        found.ok_or_else(|| Error::UnknownInput {
+            name: name.to_owned(),
+            expected: names().collect::<Vec<_>>().join(", "),
+        })
     }
 
     fn output_position(&self, name: &str) -> Result<usize, Error> {

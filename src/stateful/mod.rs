@@ -83,7 +83,9 @@ impl Model {
         {
             let why = match self.compiler().gpu() {
                 Some(_) => "belongs to a model that runs on a GPU, where states are not supported",
-                None => "belongs to a model whose inputs decide what it consists of: fix them with `Model::with_values`",
+                None => {
+                    "belongs to a model whose inputs decide what it consists of: fix them with `Model::with_values`"
+                }
             };
             let (input, output) = (first.input.clone(), first.output.clone());
             return Err(Error::State { input, output, why: why.to_owned() });
@@ -94,7 +96,13 @@ impl Model {
             StatefulGraph::new(self.graph(), states, compiler.registry(), static_bytes)?;
         let own = |i: &usize| !lengths.contains(i) && states.iter().all(|state| state.position != *i);
         let inputs = (0..graph.inputs().len()).filter(own).collect();
-        Ok(StatefulModel { model: Model::on_states(compiler, graph), states, lengths, inputs, prepared: Mutex::default() })
+        Ok(StatefulModel {
+            model: Model::on_states(compiler, graph),
+            states,
+            lengths,
+            inputs,
+            prepared: Mutex::default(),
+        })
     }
 }
 
@@ -353,14 +361,12 @@ impl StatefulModel {
     }
 
     /// Runs code on states in place.
-    fn execute(
-        &self,
-        code: &RunCode,
-        states: &mut States,
-        given: &[Tensor],
-    ) -> Result<Vec<(String, Tensor)>, Error> {
-        let lengths: Vec<Tensor> =
-            states.lengths.iter().map(|n| Tensor::from_bytes(DType::F32, &[0, *n], vec![])).collect::<Result<_, _>>()?;
+    fn execute(&self, code: &RunCode, states: &mut States, given: &[Tensor]) -> Result<Vec<(String, Tensor)>, Error> {
+        let lengths: Vec<Tensor> = states
+            .lengths
+            .iter()
+            .map(|n| Tensor::from_bytes(DType::F32, &[0, *n], vec![]))
+            .collect::<Result<_, _>>()?;
         let own = self.inputs.iter().copied().zip(given);
         let mut all: Vec<(usize, &Tensor)> = own.chain(self.lengths.iter().copied().zip(&lengths)).collect();
         all.sort_by_key(|(position, _)| *position);

@@ -8,7 +8,8 @@ use crate::support::backend::options;
 use crate::support::plan_counter;
 
 /// Attention of 2 heads with 4 elements each over what came before, and a state that keeps its shape.
-const DECODER: &str = "graph @main(%x: f32[?b, ?k, 8], %w: f32[8, 24], %past_k: f32[?b, 2, ?n, 4], %past_v: f32[?b, 2, ?n, 4],
+const DECODER: &str =
+    "graph @main(%x: f32[?b, ?k, 8], %w: f32[8, 24], %past_k: f32[?b, 2, ?n, 4], %past_v: f32[?b, 2, ?n, 4],
     %sum: f32[?b, 8]) {
   %p = matmul(%x, %w)
   %sizes = const i64[3] [8, 8, 8]

@@ -187,11 +187,13 @@ impl ControlNode {
         }
         for at in 0..self.bodies.len() {
             let sources = self.sources(at, params, count)?;
-            let given = sources.iter().map(|&i| match (i < data, TensorType { dtype: cx.input_dtype(i), shape: cx.input_shape(i) }) {
-                (true, TensorType { dtype, shape: Shape::Ranked(dims) }) => {
-                    TensorType { dtype, shape: Shape::Ranked(dims[1..].iter().copied().collect()) }
+            let given = sources.iter().map(|&i| {
+                match (i < data, TensorType { dtype: cx.input_dtype(i), shape: cx.input_shape(i) }) {
+                    (true, TensorType { dtype, shape: Shape::Ranked(dims) }) => {
+                        TensorType { dtype, shape: Shape::Ranked(dims[1..].iter().copied().collect()) }
+                    }
+                    (_, ty) => ty,
                 }
-                (_, ty) => ty,
             });
             let given: Vec<TensorType> = given.collect();
             let (inputs, outputs) = inferred(self.graph(at, params), &given)?;
@@ -422,4 +424,3 @@ fn truth(b: &mut Builder<'_>, condition: &[Value]) -> Result<Value, Diagnostic> 
     let zero = b.scalar(Scalar::zero(ty.dtype));
     b.call("not_equal", &[flat, zero])
 }
-

@@ -86,11 +86,8 @@ impl Builder<'_> {
         let carried_types = types(self, carried)?;
         let mut all = |types: Vec<DenseType>| types.iter().map(|ty| body.input(ty)).collect::<Vec<_>>();
         let rows = types(self, scanned)?.into_iter().map(|ty| DenseType { dims: ty.dims.range(1..), ..ty }).collect();
-        let inputs = IterationInputs {
-            carried: all(carried_types.clone()),
-            rows: all(rows),
-            fixed: all(types(self, fixed)?),
-        };
+        let inputs =
+            IterationInputs { carried: all(carried_types.clone()), rows: all(rows), fixed: all(types(self, fixed)?) };
         let LoopResults { carried: next, stacked } = body.build(|b| iteration(b, &inputs))?;
         if let Some(n) = trips.known()
             && is_short(n.max(0) as u64, body.graph.node_count() as u64)

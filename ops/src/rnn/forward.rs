@@ -28,12 +28,7 @@ pub fn run<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
 }
 
 /// The state, and the cell of an LSTM, after one step.
-fn step<'g>(
-    mode: Mode,
-    x: Tensor<'g>,
-    before: &[Tensor<'g>],
-    fixed: &[Tensor<'g>],
-) -> Result<Vec<Tensor<'g>>> {
+fn step<'g>(mode: Mode, x: Tensor<'g>, before: &[Tensor<'g>], fixed: &[Tensor<'g>]) -> Result<Vec<Tensor<'g>>> {
     let (h, weight) = (before[0], fixed[0]);
     let hidden = h.dims()?.at(1);
     // Gates of [batch, gates · hidden].
@@ -41,9 +36,7 @@ fn step<'g>(
     Ok(match (mode, before.get(1)) {
         (Mode::Lstm, Some(cell)) => {
             let [i, f, candidate, o] = [0, 1, 2, 3].map(gates(gemm(h, weight, Some(x))));
-            let now = i.map_with(&[f, candidate, *cell], |_, a| {
-                sigmoid(&a[1]) * &a[3] + sigmoid(&a[0]) * a[2].tanh()
-            });
+            let now = i.map_with(&[f, candidate, *cell], |_, a| sigmoid(&a[1]) * &a[3] + sigmoid(&a[0]) * a[2].tanh());
             vec![o.map_with(&[now], |_, a| sigmoid(&a[0]) * a[1].tanh()), now]
         }
         (Mode::Gru, _) => {

@@ -255,7 +255,12 @@ impl OnnxCell {
         }
     }
 
-    fn gru_step<'g>(&self, share: Tensor<'g>, [weight, state]: [Tensor<'g>; 2], inner: Option<Tensor<'g>>) -> Tensor<'g> {
+    fn gru_step<'g>(
+        &self,
+        share: Tensor<'g>,
+        [weight, state]: [Tensor<'g>; 2],
+        inner: Option<Tensor<'g>>,
+    ) -> Tensor<'g> {
         let h = self.hidden;
         let (of_gates, of_candidate) = (weight.slice(0, 0, 2 * h), weight.slice(0, 2 * h, h));
         let biases = inner.map(|bias| (bias.slice(0, 0, 2 * h), bias.slice(0, 2 * h, h)));

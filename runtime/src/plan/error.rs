@@ -73,7 +73,9 @@ pub enum PlanError {
         second: String,
     },
     /// What stays of a state is no part of its value after the run, or overlaps another part that stays.
-    #[error("`{buffer}` stays, but is no part of the value of a state after the run, or overlaps another part that stays")]
+    #[error(
+        "`{buffer}` stays, but is no part of the value of a state after the run, or overlaps another part that stays"
+    )]
     Kept {
         /// Name of the buffer.
         buffer: String,
