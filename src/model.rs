@@ -27,6 +27,9 @@ pub type Signature = Vec<(String, TensorType)>;
 /// Sessions kept compiled, unless options say otherwise ([`crate::Options::sessions`]).
 const DEFAULT_SESSIONS: usize = 64;
 
+/// The same of models whose states grow by each run, so that each run has another shape.
+const STATEFUL_SESSIONS: usize = 4096;
+
 /// A model as imported, dimensions possibly symbolic.
 pub struct Model {
     compiler: Compiler,
@@ -63,7 +66,7 @@ impl Model {
     /// Of a graph whose states the caller keeps.
     pub(crate) fn on_states(compiler: Compiler, graph: Graph) -> Model {
         let parts = Arc::new(Parts::on_states(graph.clone()));
-        Model { parts, ..Model::new(compiler, graph) }
+        Model { parts, sessions: ProgramCache::new(STATEFUL_SESSIONS), ..Model::new(compiler, graph) }
     }
 
     /// Takes what follows the inputs from a file, when it is known which branches are taken.

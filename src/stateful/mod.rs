@@ -2,7 +2,7 @@
 
 mod graph;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_ir::graph::{Graph, Value};
@@ -42,6 +42,13 @@ impl State {
     }
 }
 
+/// Which lengths of states are looked at for plans, and how many at most.
+const LENGTH_STEP: u64 = 8;
+const MAX_LENGTHS: usize = 512;
+
+/// Of open extents of inputs, whether they are at least as large as what is filled, and by how much, or what they are.
+type InputExtents = Vec<(bool, u64)>;
+
 /// A model some of whose inputs and outputs are states. Any number of [`States`] go with it.
 pub struct StatefulModel {
     model: Model,
@@ -50,8 +57,8 @@ pub struct StatefulModel {
     lengths: Vec<usize>,
     /// Positions of all other inputs.
     inputs: Vec<usize>,
-    /// What inputs of runs were like for which all lengths are compiled.
-    prepared: Mutex<BTreeSet<Vec<(bool, u64)>>>,
+    /// By how much runs with such inputs fill states that grow, in their order.
+    growth: Mutex<BTreeMap<InputExtents, Vec<u64>>>,
 }
 
 /// The states of one sequence of runs of a [`StatefulModel`]. Nothing is filled at first; what does not grow is 0.
@@ -101,7 +108,7 @@ impl Model {
             states,
             lengths,
             inputs,
-            prepared: Mutex::default(),
+            growth: Mutex::default(),
         })
     }
 }
@@ -139,10 +146,12 @@ impl StatefulModel {
     /// Runs on named inputs and the states, which it advances. Returns the outputs that are no states, by name.
     ///
     /// # Errors
-    /// As [`Model::run`]; or a state has no room for what is new. Then the states are as before.
+    /// As [`Model::run`]: states that grow are as before then, others are not defined. A state has no room for what is new: all are as
+    /// before.
     pub fn run(&self, states: &mut States, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, Error> {
         let given = self.ordered(inputs)?;
         self.allocate(states, &given)?;
+        let is_new = self.admit(states, &given)?;
         let code = self.code(states, &given)?;
         let mut outputs = self.execute(&code, states, &given)?;
         if !self.lengths.is_empty()
@@ -150,7 +159,9 @@ impl StatefulModel {
         {
             let before = states.lengths.clone();
             self.advance(states, &lengths)?;
-            self.prepare(&before, states, &given);
+            if is_new {
+                self.prepare(&before, states, &given);
+            }
         }
         Ok(outputs)
     }
@@ -286,7 +297,7 @@ impl StatefulModel {
     fn code(&self, states: &States, given: &[Tensor]) -> Result<Arc<RunCode>, Error> {
         let given = given.iter().map(|tensor| tensor.data().ty.clone());
         let types = self.types(&states.lengths, states, given);
-        self.model.code(&types).map_err(|error| self.explained(error, &types))
+        self.model.code(&types)
     }
 
     /// Types of all inputs, for states that are filled so far.
@@ -300,22 +311,46 @@ impl StatefulModel {
         all.into_values().collect()
     }
 
-    /// Compiles what later runs with inputs like these need, for all lengths up to the capacity, if such are new: which plans there are
-    /// depends on the length. Extents that are as large as what is filled now grow with it, as those of masks do.
+    /// Refuses a run for which a state has no room. Whether inputs like these have not come up before.
+    fn admit(&self, states: &States, given: &[Tensor]) -> Result<bool, Error> {
+        if self.lengths.is_empty() {
+            return Ok(false);
+        }
+        let filled = states.lengths.iter().copied().max().unwrap_or(0);
+        let like = |(position, tensor): (&usize, &Tensor)| {
+            let dims = self.open_extents(*position, tensor).map(|n| n.checked_sub(filled).ok_or(n));
+            dims.map(|more| more.map_or_else(|n| (false, n), |more| (true, more))).collect::<InputExtents>()
+        };
+        let like: InputExtents = self.inputs.iter().zip(given).flat_map(like).collect();
+        let growing = self.states.iter().filter_map(|state| state.growth);
+        let before: Vec<u64> = growing.map(|growth| states.lengths[growth.length]).collect();
+        let mut known = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !known.contains_key(&like);
+        if is_new {
+            let given = given.iter().map(|tensor| tensor.data().ty.clone());
+            // What cannot be inferred is an error of the compilation.
+            let Some(after) = self.new_lengths(&self.types(&states.lengths, states, given)) else { return Ok(true) };
+            let more = after.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before));
+            known.insert(like.clone(), more.collect());
+        }
+        let more = known.get(&like).map_or(&[][..], Vec::as_slice);
+        let after: Vec<u64> = before.iter().zip(more).map(|(before, more)| before.saturating_add(*more)).collect();
+        self.too_long(&after).map_or(Ok(is_new), Err)
+    }
+
+    /// Compiles what later runs with inputs like these need, for all lengths up to the capacity: which plans there are depends on the
+    /// length. Extents that are as large as what is filled now grow with it, as those of masks do.
     fn prepare(&self, before: &[u64], states: &States, given: &[Tensor]) {
         let [from, now] = [before, &states.lengths].map(|lengths| lengths.iter().copied().max().unwrap_or(0));
         if from == 0 || now <= from {
             return;
         }
         let all: Vec<Vec<(bool, u64)>> = self.inputs.iter().zip(given).map(|(i, t)| self.follows(*i, t, now)).collect();
-        let like = all.iter().flatten().map(|(follows, n)| (*follows, if *follows { 0 } else { *n })).collect();
-        if !self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(like) {
-            return;
-        }
         let capacity = self.states.iter().filter_map(|state| Some(state.growth?.capacity)).min().unwrap_or(0);
         let (grown, most) = (now - from, capacity.saturating_sub(now - from));
-        let doubled = std::iter::successors(Some(now), |n| n.checked_mul(2)).take_while(|n| *n < most);
-        for filled in doubled.chain([most]) {
+        // A plan often holds from some number on, or for all numbers but the size of something else.
+        let tried = |filled: &u64| (filled + grown).is_multiple_of(LENGTH_STEP) || *filled == now || *filled == most;
+        for filled in (now..=most).filter(tried).take(MAX_LENGTHS) {
             let like = |(tensor, dims): (&Tensor, &Vec<(bool, u64)>)| {
                 let dims = dims.iter().map(|(follows, n)| if *follows { filled + grown } else { *n });
                 DenseType::new(tensor.dtype(), dims.collect::<Vec<u64>>())
@@ -328,14 +363,20 @@ impl StatefulModel {
 
     /// The extents of an input, and whether each is open and as large as what is filled.
     fn follows(&self, position: usize, tensor: &Tensor, filled: u64) -> Vec<(bool, u64)> {
-        let declared = self.graph().resolved(self.value(position));
-        let open = |axis: usize| declared.shape.dims().is_none_or(|d| matches!(d.get(axis), Some(Dim::Sym(_))));
+        let open = self.is_open(position);
         tensor.dims().iter().enumerate().map(|(axis, n)| (*n == filled && open(axis), *n)).collect()
     }
 
-    /// The error of inputs for which a state has no room, if that is what is wrong.
-    fn explained(&self, error: Error, types: &[DenseType]) -> Error {
-        self.new_lengths(types).and_then(|lengths| self.too_long(&lengths)).unwrap_or(error)
+    /// The extents of an input along its open axes.
+    fn open_extents<'t>(&self, position: usize, tensor: &'t Tensor) -> impl Iterator<Item = u64> + 't {
+        let open = self.is_open(position);
+        tensor.dims().iter().enumerate().filter(move |(axis, _)| open(*axis)).map(|(_, n)| *n)
+    }
+
+    /// Whether axes of an input are open.
+    fn is_open(&self, position: usize) -> impl Fn(usize) -> bool + use<> {
+        let declared = self.graph().resolved(self.value(position));
+        move |axis| declared.shape.dims().is_none_or(|dims| matches!(dims.get(axis), Some(Dim::Sym(_))))
     }
 
     /// The first state that has no room for a length.
@@ -386,9 +427,6 @@ impl StatefulModel {
     /// Takes note of how much is filled after a run.
     fn advance(&self, states: &mut States, lengths: &Tensor) -> Result<(), Error> {
         let found = counts(lengths.data());
-        if let Some(error) = self.too_long(&found) {
-            return Err(error);
-        }
         let growing = self.states.iter().enumerate().filter_map(|(at, state)| Some((at, state.growth?.length)));
         let mut next: BTreeMap<usize, u64> = BTreeMap::new();
         for ((at, length), n) in growing.zip(found) {

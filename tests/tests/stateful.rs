@@ -167,8 +167,10 @@ fn a_state_that_is_full_is_an_error_and_stays_as_it_is() {
     full(run(3), CAPACITY + 1);
     full(run(9), CAPACITY + 7);
     assert!(run(1).is_ok() && run(1).is_ok());
-    full(run(1), CAPACITY + 1);
+    let before = decoder.get(&held, "sum").unwrap();
+    full(decoder.run(&mut held, &[("x", random(&[1, 1, 8], 1)), ("w", w.clone())]), CAPACITY + 1);
     assert_eq!(decoder.len(&held, "past_k"), Some(CAPACITY));
+    assert_eq!(decoder.get(&held, "sum").unwrap(), before);
     let error = decoder.set(&mut held, "past_k", &zeros(&[1, 2, CAPACITY + 1, 4])).unwrap_err();
     assert!(matches!(error, Error::StateFull { .. }), "{error}");
 }
