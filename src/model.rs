@@ -317,8 +317,8 @@ impl Model {
     /// let (mut tokens, mut logits) = (vec![1i64], vec![0.0f32; 256 * 32_000]);
     /// while tokens.len() < 256 {
     ///     let n = tokens.len() as u64;
-    ///     let given = TensorRef::from_slice(&[1, n], &tokens);
-    ///     let dims = [1, n, 32_000];
+    ///     let (shape, dims) = ([1, n], [1, n, 32_000]);
+    ///     let given = TensorRef::from_slice(&shape, &tokens);
     ///     let results = TensorMut::from_slice(&dims, &mut logits[..tokens.len() * 32_000]);
     ///     model.run_into(&[("tokens", given)], &mut [results])?;
     ///     tokens.push(0);
