@@ -365,17 +365,29 @@ impl Model {
     /// An input is missing or unknown.
     pub fn ordered<T: Clone>(&self, inputs: &[(&str, T)]) -> Result<Vec<T>, Error> {
         let names = || self.graph().inputs().iter().map(|node| &*self.graph().node(*node).name);
-        let expected = || names().collect::<Vec<_>>().join(", ");
-        let known = |n: &str| names().any(|s| s == n) || self.unused.iter().any(|s| s == n);
-        if let Some((name, _)) = inputs.iter().find(|(n, _)| !known(n)) {
-            return Err(Error::UnknownInput { name: (*name).to_owned(), expected: expected() });
-        }
-        let find = |name: &str| {
-            let found = inputs.iter().find(|(n, _)| *n == name).map(|(_, t)| t.clone());
-            found.ok_or_else(|| Error::MissingInput { name: name.to_owned(), expected: expected() })
-        };
-        names().map(find).collect()
+        by_name(names, |name| self.unused.iter().any(|unused| unused == name), inputs)
     }
+}
+
+/// The inputs of these names, in the order of the names. Others are accepted if they may be left unused.
+///
+/// # Errors
+/// An input is missing or unknown.
+pub(crate) fn by_name<'n, T: Clone, I: Iterator<Item = &'n str>>(
+    names: impl Fn() -> I,
+    is_unused: impl Fn(&str) -> bool,
+    inputs: &[(&str, T)],
+) -> Result<Vec<T>, Error> {
+    let expected = || names().collect::<Vec<_>>().join(", ");
+    let known = |name: &str| names().any(|known| known == name) || is_unused(name);
+    if let Some((name, _)) = inputs.iter().find(|(name, _)| !known(name)) {
+        return Err(Error::UnknownInput { name: (*name).to_owned(), expected: expected() });
+    }
+    let find = |name: &str| {
+        let found = inputs.iter().find(|(known, _)| *known == name).map(|(_, tensor)| tensor.clone());
+        found.ok_or_else(|| Error::MissingInput { name: name.to_owned(), expected: expected() })
+    };
+    names().map(find).collect()
 }
 
 fn types(inputs: &[Tensor]) -> Vec<DenseType> {

@@ -96,9 +96,9 @@ struct Independent<'p> {
     steps: &'p [usize],
     /// Where the next range begins.
     next: usize,
-    /// What the steps of the current range touch.
+    /// Accesses of the steps of the current range.
     open: Vec<StepAccess>,
-    /// Whether these are those of the first step of the next range.
+    /// Whether `open` already holds the accesses of the first step of the next range.
     listed: bool,
 }
 
@@ -108,7 +108,7 @@ impl Independent<'_> {
         matches!(self.plan.steps[self.steps[index]].op, StepOp::Extern { .. } | StepOp::Flow { .. })
     }
 
-    /// Whether a step may run beside those of the current range, which the step before ends; adds what it touches.
+    /// Whether a step may run beside the steps of the current range, the last of which is the step before. Adds its accesses.
     fn admits(&mut self, index: usize) -> bool {
         let (plan, before) = (self.plan, self.open.len());
         let phase = |index: usize| plan.in_second_phase(self.steps[index]);

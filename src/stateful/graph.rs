@@ -187,8 +187,7 @@ impl Transformation<'_> {
     fn grow(&mut self, state: &State, input: NodeId, axis: usize, capacity: u64) -> Result<(NodeId, usize), Error> {
         let old = Value { node: input, port: 0 };
         let mut ty = self.graph.resolved(old);
-        // One more than there may be: what is left of the memory is never empty, which would be another plan.
-        let room = capacity.checked_add(1).filter(|n| i64::try_from(*n).is_ok());
+        let room = Some(capacity).filter(|n| i64::try_from(*n).is_ok());
         let room = room.ok_or_else(|| misfit(state, "has a capacity that no tensor has"))?;
         let Shape::Ranked(dims) = &mut ty.shape else { return Err(misfit(state, "has no known number of axes")) };
         let Dim::Sym(dim) = std::mem::replace(&mut dims[axis], Dim::Const(room)) else {

@@ -151,6 +151,36 @@ fn states_are_set_cut_and_read() {
 }
 
 #[test]
+fn runs_add_what_they_are_given_at_every_length() {
+    let compiler = Compiler::new(options()).unwrap();
+    let decoder = loaded(&compiler).stateful(&states()).unwrap();
+    let (mut held, w, mut filled) = (decoder.states(), random(&[8, 24], 7), 0);
+    for k in [1, 3, 6, 12, 20, 5] {
+        decoder.run(&mut held, &[("x", random(&[1, k, 8], k)), ("w", w.clone())]).unwrap();
+        filled += k;
+        assert_eq!(decoder.len(&held, "past_k"), Some(filled));
+    }
+}
+
+#[test]
+fn states_that_do_not_fit_together_are_refused() {
+    let compiler = Compiler::new(options()).unwrap();
+    let decoder = loaded(&compiler).stateful(&states()).unwrap();
+    let (other, w) = (loaded(&compiler).stateful(&states()).unwrap(), random(&[8, 24], 7));
+    let mut held = decoder.states();
+    decoder.set(&mut held, "past_k", &random(&[1, 2, 5, 4], 1)).unwrap();
+    let mut refused = |model: &StatefulModel, expected: &str| {
+        let error = model.run(&mut held, &[("x", random(&[1, 1, 8], 2)), ("w", w.clone())]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    refused(&decoder, "state `past_v` has 0 positions, and a state that grows along the same dimension has 5");
+    refused(&other, "state `past_k` is one of the states of another model");
+    decoder.set(&mut held, "past_v", &random(&[1, 2, 5, 4], 3)).unwrap();
+    decoder.run(&mut held, &[("x", random(&[1, 1, 8], 2)), ("w", w.clone())]).unwrap();
+    assert_eq!(decoder.len(&held, "past_v"), Some(6));
+}
+
+#[test]
 fn a_state_that_is_full_is_an_error_and_stays_as_it_is() {
     let compiler = Compiler::new(options()).unwrap();
     let decoder = loaded(&compiler).stateful(&states()).unwrap();

@@ -1,8 +1,8 @@
 //! Graphs whose shapes depend on values, run part by part: forward in order, backward in reverse.
 //!
-//! What parts deliver to each other are arrays. A part is a plan of two phases: what it delivers, then, from the gradients of that,
-//! those of what it reads. So its intermediate values stay in its own memory between the passes, and the next number of found elements
-//! takes another set of numbers for the same plans.
+//! Parts exchange arrays. A part is a plan of two phases: the first computes its results, the second the gradients of its operands
+//! from the gradients of its results. Intermediate values of a part stay in its memory between the phases. Another number of found
+//! elements puts other numbers into the same plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,14 +38,14 @@ pub(super) struct DividedGraph {
     input_types: Vec<DenseType>,
     /// Outputs of the symbol; next values of states come after them.
     outputs: usize,
-    /// Positions of auxiliary states, by output after those of the symbol.
+    /// For each output after the outputs of the symbol, the position of the auxiliary state that it updates.
     states: Vec<usize>,
     gradient: Arc<PartGradient>,
     /// Of each part: runs of it take turns.
     memories: Mutex<Vec<SharedMemory>>,
 }
 
-/// A forward pass: what the backward pass goes back over.
+/// The parts and values of a forward pass, which the backward pass reads.
 pub(super) struct DividedPass {
     parts: Vec<Arc<DividedPart>>,
     known: BTreeMap<Value, NDArray>,
@@ -102,7 +102,7 @@ impl DividedGraph {
         Ok(DividedGraph { model, name, device, input_roles, input_types, outputs, states, gradient, memories })
     }
 
-    /// What operations are called.
+    /// The name of engine operations.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -237,7 +237,7 @@ impl DividedGraph {
         Ok(outputs)
     }
 
-    /// Computes the gradients that are wanted from those of the outputs, and moves the states on.
+    /// Computes the requested gradients from the gradients of the outputs, and updates the auxiliary states.
     pub fn backward(&self, rt: &Runtime, pass: &DividedPass, arrays: Arrays<'_>) -> Result<(), Error> {
         let _scope = pause();
         let graph = self.model.graph();

@@ -1,4 +1,4 @@
-//! The gradient of a part of a graph: from the gradients of what it delivers to those of what it reads.
+//! The gradient of a part of a graph: it computes the gradients of the part's operands from the gradients of its results.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +10,14 @@ use tensorc_ir::op::Registry;
 use tensorc_passes::differentiate::differentiate;
 use tensorc_passes::parts::PartShape;
 
-/// Where gradients pass in a graph that is divided. Which parts there are, and what they read, may depend on numbers; what is passed
-/// on does not.
+/// Values of a divided graph that need a gradient. The parts and their operands may depend on numbers; these values do not.
 pub(super) struct PartGradient {
     passed: BTreeSet<Value>,
     /// Outputs that bring their own gradient.
     losses: BTreeSet<Value>,
 }
 
-/// What of a part gradients are taken of and by, as values of the whole graph.
+/// The results of a part that are differentiated, and the operands that get gradients, as values of the whole graph.
 pub(super) struct PartRoles {
     /// With the position among the outputs of the part, and whether a gradient is given.
     heads: Vec<(usize, Value, bool)>,

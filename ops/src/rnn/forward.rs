@@ -4,7 +4,7 @@ use super::{Mode, gemm};
 use crate::activation::sigmoid;
 use crate::prelude::*;
 
-/// Row by row over the first axis of the input's share: the hidden states of all steps, and those of the cells of an LSTM.
+/// Repeats the cell for each row of the first axis. Results: the hidden states of all steps, and the cell states of an LSTM.
 pub fn run<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
     let mode = Mode::of(cx.params);
     let ([mut input, weight, state], bias) = (g.operands(), g.maybe(4));

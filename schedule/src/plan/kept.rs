@@ -1,5 +1,5 @@
-//! States that grow: the next value of a state is a concatenation of parts of the old one, which lie where they stay, and of what is
-//! new. Only that is written.
+//! States that grow: the next value of a state is a concatenation of slices of the old value, at the same positions, and of new
+//! tensors. Only the new tensors are written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use tensorc_ir::prim::{Prim, View};
 
 use super::lone_view;
 
-/// Parts of states that their next values have in the same place.
+/// Slices of states that are in the next value at the same position.
 #[derive(Default)]
 pub(super) struct KeptParts(BTreeSet<Value>);
 
 impl KeptParts {
-    /// Those of a graph. All that reads the state is a part of it that stays, so nothing needs an old value.
+    /// The kept parts of a graph. A state has some if nothing else reads its old value.
     pub fn of(graph: &Graph) -> Result<KeptParts> {
         let mut kept = BTreeSet::new();
         // What both phases use lies in the arena.
@@ -38,7 +38,8 @@ impl KeptParts {
             let of_old = readers.get(&old).map_or(&[][..], Vec::as_slice);
             let alone = |v: &Value| delivered(v) == 0 && readers.get(v).is_some_and(|all| *all == [next.node]);
             let all_read = of_old.iter().all(|reader| stays.contains(&Value { node: *reader, port: 0 }));
-            let is_written = stays.len() < graph.args(next.node).len();
+            let written = |v: &Value| Ok(!stays.contains(v) && !graph.dense(*v)?.is_empty());
+            let is_written = graph.args(next.node).iter().map(written).collect::<Result<Vec<bool>>>()?.contains(&true);
             if all_read && is_written && stays.iter().all(alone) {
                 kept.extend(stays);
             }
@@ -46,7 +47,7 @@ impl KeptParts {
         Ok(KeptParts(kept))
     }
 
-    /// Whether nothing computes a value, because it lies where it stays.
+    /// Whether a value needs no step, because the state holds it already.
     pub fn contains(&self, v: Value) -> bool {
         self.0.contains(&v)
     }
@@ -57,7 +58,7 @@ impl KeptParts {
     }
 }
 
-/// The operands of a concatenation that lie in it where they lie in the old value of a state.
+/// The operands of a concatenation that are slices of a state at the same position.
 fn staying(graph: &Graph, (old, next): (Value, NodeId), axis: usize) -> Result<BTreeSet<Value>> {
     let (from, to) = (graph.dense(old)?, graph.dense(Value { node: next, port: 0 })?);
     let mut position = Extent::ZERO;
@@ -88,7 +89,7 @@ fn view_of(graph: &Graph, v: Value, state: Value) -> Option<&View> {
     }
 }
 
-/// Whether a view shows what lies from a position on along an axis, and all of the other axes.
+/// Whether a view is a slice along one axis that begins at a position.
 fn moves_along(view: &View, axis: usize, position: Extent) -> bool {
     view.map.iter().enumerate().all(|(i, index)| {
         let by = if i == axis { -position } else { Extent::ZERO };
