@@ -1,81 +1,154 @@
-//! Models with branches of which shapes, or small inputs, decide: imported anew for each.
+//! Models of which the types of inputs, or small inputs themselves, decide what their branches and loops are: imported for them. Types
+//! may depend on symbols, so that one import is for many shapes.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use tensorc_frontend::onnx::{ImportOptions, ImportedValue, OnnxError, OnnxModel, import};
+use tensorc_ir::diag::Result as TypeResult;
 use tensorc_ir::graph::{Graph, NodeId, Value};
-use tensorc_ir::{DenseType, TensorData};
+use tensorc_ir::{Extents, TensorData};
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::values::StaticValues;
 
+use crate::cache::ProgramCache;
 use crate::compiler::Compiler;
 use crate::error::Error;
+use crate::key::ProgramKey;
+use crate::parts::{Import, Parts};
 use crate::tensor::Tensor;
 
 /// Most elements of an input whose value a branch may depend on.
 const MAX_DECIDING_ELEMENTS: usize = 16;
 
+/// Combinations of deciding values for which what was compiled is kept.
+const MAX_KNOWN: usize = 16;
+
+/// Which small inputs decide by their values. It is found out when fewer do not suffice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Deciding {
+    Nothing,
+    Integers,
+    Floats,
+}
+
+impl Deciding {
+    const ALL: [Deciding; 3] = [Deciding::Nothing, Deciding::Integers, Deciding::Floats];
+}
+
+/// Values of inputs by name.
+type Values = Vec<(String, TensorData)>;
+
 /// The file of a model whose branches are open.
 pub(crate) struct Branches {
+    file: Arc<ModelFile>,
+    /// Position in [`Deciding::ALL`].
+    deciding: AtomicU8,
+    /// By values that decide.
+    known: ProgramCache<Arc<Parts>>,
+}
+
+/// What is imported, types and values of inputs aside.
+#[derive(Clone)]
+struct ModelFile {
     path: PathBuf,
     /// How many tensors inputs have that are sequences or optional.
     lengths: Vec<(String, usize)>,
     /// Inputs of the file that are constants of the model.
-    fixed: Vec<(String, TensorData)>,
-    /// Whether floats decide, too. That is found out when integers do not suffice.
-    floats: AtomicBool,
+    fixed: Values,
 }
 
 impl Branches {
     /// If all that keeps a model from being imported is that it is not known which branches are taken.
     pub fn of(path: &Path, lengths: &[(&str, usize)], error: &OnnxError) -> Option<Branches> {
-        match error {
-            OnnxError::Unsupported(list) if list.only_undecided() => {
-                let lengths = lengths.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
-                Some(Branches { path: path.to_owned(), lengths, fixed: vec![], floats: AtomicBool::new(false) })
-            }
-            _ => None,
-        }
+        error.is_undecided().then(|| {
+            let lengths = lengths.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+            Branches::new(ModelFile { path: path.to_owned(), lengths, fixed: vec![] })
+        })
     }
 
-    /// Makes an input a constant.
-    pub fn fix(&mut self, name: &str, value: TensorData) {
-        self.fixed.push((name.to_owned(), value));
+    fn new(file: ModelFile) -> Branches {
+        Branches { file: file.into(), deciding: AtomicU8::default(), known: ProgramCache::new(MAX_KNOWN) }
+    }
+
+    /// The same model with a constant in place of an input.
+    #[must_use]
+    pub fn with_fixed(&self, name: &str, value: TensorData) -> Branches {
+        let mut file = (*self.file).clone();
+        file.fixed.push((name.to_owned(), value));
+        Branches::new(file)
+    }
+
+    /// The model of which `inputs` has the inputs, as it is for any values of them.
+    pub fn parts(&self, inputs: Graph) -> Parts {
+        Parts::importing(inputs, self.import(vec![]))
+    }
+
+    /// The model of which `inputs` has the inputs, as it is for the given values of some of them.
+    pub fn parts_for(&self, inputs: &Graph, values: &[(String, TensorData)]) -> Result<Arc<Parts>, Error> {
+        let mut key = ProgramKey::of("");
+        for (name, data) in values {
+            key.number(name.len() as u64);
+            key.raw(name.as_bytes());
+            key.tensor(data);
+        }
+        let make = || Ok(Arc::new(Parts::importing(inputs.clone(), self.import(values.to_vec()))));
+        self.known.get_or_make(&key, make)
+    }
+
+    fn import(&self, values: Values) -> Arc<Import> {
+        let file = self.file.clone();
+        Arc::new(move |compiler, inputs| file.import(compiler, inputs, &values))
+    }
+
+    fn deciding(&self) -> Deciding {
+        Deciding::ALL[usize::from(self.deciding.load(Ordering::Relaxed))]
     }
 
     /// The inputs that a branch may depend on by more than their shapes.
-    pub fn deciding<'t>(&self, inputs: &'t [Tensor]) -> impl Iterator<Item = (usize, &'t Tensor)> {
-        let floats = self.floats.load(Ordering::Relaxed);
+    pub fn deciding_of<'t>(&self, inputs: &'t [Tensor]) -> impl Iterator<Item = (usize, &'t Tensor)> {
+        let deciding = self.deciding();
         let decides = move |t: &Tensor| {
-            (floats || !t.dtype().is_float()) && t.dims().iter().product::<u64>() <= MAX_DECIDING_ELEMENTS as u64
+            let kind = if t.dtype().is_float() { Deciding::Floats } else { Deciding::Integers };
+            kind <= deciding && t.dims().iter().product::<u64>() <= MAX_DECIDING_ELEMENTS as u64
         };
         inputs.iter().enumerate().filter(move |(_, t)| decides(t))
     }
 
-    /// Does something that depends on the inputs of [`Branches::deciding`], again if that shows that floats decide.
+    /// Does something that depends on the inputs of [`Branches::deciding_of`], again with more of them if these do not suffice.
     pub fn decided<T>(&self, work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        let floats = self.floats.load(Ordering::Relaxed);
-        let undecided = |error: &OnnxError| matches!(error, OnnxError::Unsupported(list) if list.only_undecided());
-        match work() {
-            Err(Error::Onnx { source, .. }) if !floats && undecided(&source) => {
-                self.floats.store(true, Ordering::Relaxed);
-                // Floats that decide nothing are no part of what is compiled.
-                work().inspect_err(|_| self.floats.store(false, Ordering::Relaxed))
+        let first = self.deciding.load(Ordering::Relaxed);
+        let mut at = first;
+        loop {
+            match work() {
+                Err(Error::Onnx { source, .. })
+                    if usize::from(at) + 1 < Deciding::ALL.len() && source.is_undecided() =>
+                {
+                    at += 1;
+                    self.deciding.store(at, Ordering::Relaxed);
+                }
+                // Values that decide nothing are no part of what is compiled.
+                Err(error) => {
+                    self.deciding.store(first, Ordering::Relaxed);
+                    return Err(error);
+                }
+                done => return done,
             }
-            result => result,
         }
     }
+}
 
-    /// The graph with the branches that are taken for inputs of the given types, some of them with values.
-    pub fn taken(
-        &self,
-        compiler: &Compiler,
-        types: &[(String, DenseType)],
-        values: &[(String, TensorData)],
-    ) -> Result<Graph, Error> {
+impl ModelFile {
+    /// The model for types of its inputs, some of them with values.
+    fn import(&self, compiler: &Compiler, inputs: &Graph, values: &[(String, TensorData)]) -> Result<Graph, Error> {
         let fail = |source| Error::Onnx { path: self.path.clone(), source: Box::new(source) };
-        let shapes: Vec<(&str, &[u64])> = types.iter().map(|(name, ty)| (name.as_str(), &ty.dims[..])).collect();
+        let shape = |node: &NodeId| {
+            let ty = inputs.dense(Value { node: *node, port: 0 })?;
+            Ok((&*inputs.node(*node).name, ty.dims))
+        };
+        let shapes = inputs.inputs().iter().map(shape).collect::<TypeResult<Vec<(&str, Extents)>>>()?;
+        let shapes: Vec<(&str, &Extents)> = shapes.iter().map(|(name, dims)| (*name, dims)).collect();
         let analysis = |graph: &Graph, v: Value| known(compiler, graph, v, values);
         let fixed: Vec<(&str, TensorData)> = self.fixed.iter().map(|(n, data)| (n.as_str(), data.clone())).collect();
         let lengths: Vec<(&str, usize)> = self.lengths.iter().map(|(name, n)| (name.as_str(), *n)).collect();

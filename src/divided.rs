@@ -11,8 +11,7 @@ use crate::cache::ProgramCache;
 use crate::compile::Report;
 use crate::compiler::Compiler;
 use crate::error::Error;
-use crate::key::ProgramKey;
-use crate::parts::{CompiledPart, Derive, Parts};
+use crate::parts::{CompiledPart, Derive, Parts, key_of};
 use crate::program::Program;
 
 /// Parts kept with the numbers of their shapes.
@@ -59,15 +58,12 @@ impl DividedModel {
     }
 
     /// The next part for what is known, compiled when it first comes up; other numbers share its code where they can. Its intermediate
-    /// values lie in `arena`.
+    /// values lie in `arena`, the same one in every call for this part.
     ///
     /// # Errors
     /// As [`Program::compile`].
     pub fn part(&self, compiler: &Compiler, facts: &Facts, arena: &SharedArena) -> Result<Arc<DividedPart>, Error> {
-        let mut key = ProgramKey::of("part");
-        facts.types.iter().for_each(|ty| key.ty(ty.dtype, &ty.dims));
-        key.number(facts.types.len() as u64);
-        self.made.get_or_make(&key, || {
+        self.made.get_or_make(&key_of(facts), || {
             let mut report = Report::default();
             let CompiledPart { code, shape } = self.parts.compile(compiler, facts, &mut report)?;
             let program = Arc::new(code.alone(report)?.program.in_turns(Some(arena))?);

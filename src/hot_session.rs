@@ -13,6 +13,8 @@ use crate::parts::Parts;
 /// A combination of input shapes that a model was run with.
 pub(crate) struct HotSession {
     code: Mutex<Arc<RunCode>>,
+    /// What the code was compiled from.
+    parts: Arc<Parts>,
     runs: AtomicU32,
     /// Whether code for these shapes alone is being made, or was.
     is_specialised: AtomicBool,
@@ -23,8 +25,9 @@ pub(crate) struct HotSession {
 pub(crate) struct Background(Arc<AtomicBool>);
 
 impl HotSession {
-    pub fn new(code: RunCode) -> HotSession {
-        HotSession { code: Mutex::new(Arc::new(code)), runs: AtomicU32::new(0), is_specialised: AtomicBool::new(false) }
+    pub fn new(code: RunCode, parts: Arc<Parts>) -> HotSession {
+        let code = Mutex::new(Arc::new(code));
+        HotSession { code, parts, runs: AtomicU32::new(0), is_specialised: AtomicBool::new(false) }
     }
 
     /// The code that there is now.
@@ -38,24 +41,18 @@ impl HotSession {
 
     /// Notes a run with inputs of these types. Enough of them start a compilation for these alone, unless another is going on: what
     /// is compiled replaces the code of later runs. If nothing comes of it, the code stays.
-    pub fn ran(
-        self: &Arc<Self>,
-        background: &Background,
-        compiler: &Compiler,
-        parts: &Arc<Parts>,
-        types: impl FnOnce() -> Vec<DenseType>,
-    ) {
+    pub fn ran(self: &Arc<Self>, background: &Background, compiler: &Compiler, types: impl FnOnce() -> Vec<DenseType>) {
         let Specialize::After(count) = compiler.options().specialize else { return };
         let runs = self.runs.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if runs < count || self.is_specialised.load(Ordering::Relaxed) || background.0.swap(true, Ordering::Acquire) {
             return;
         }
         self.is_specialised.store(true, Ordering::Relaxed);
-        let (session, compiler, parts, types) = (self.clone(), compiler.clone(), parts.clone(), types());
+        let (session, compiler, types) = (self.clone(), compiler.clone(), types());
         let busy = BusyFlag(background.0.clone());
         let work = move || {
             let _busy = busy;
-            if let Some(code) = parts.specialised(&compiler, &types) {
+            if let Some(code) = session.parts.specialised(&compiler, &types) {
                 *session.lock() = Arc::new(code);
             }
         };

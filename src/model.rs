@@ -71,7 +71,8 @@ impl Model {
 
     /// Takes what follows the inputs from a file, when it is known which branches are taken.
     pub(crate) fn with_branches(self, branches: Branches, outputs: Vec<String>) -> Model {
-        Model { open: Some((Open::Branches(branches), outputs)), ..self }
+        let parts = Arc::new(branches.parts(self.graph().clone()));
+        Model { parts, open: Some((Open::Branches(branches), outputs)), ..self }
     }
 
     /// Sets how the model is imported once the lengths of its sequences and optional inputs are known.
@@ -119,26 +120,21 @@ impl Model {
     /// # Errors
     /// The types contradict the model, or do not say which of its branches are taken.
     pub fn graph_for(&self, types: &[DenseType]) -> Result<Graph, Error> {
-        self.bound(types, &[])
+        self.parts_for(&[])?.graph_for(&self.compiler, types)
     }
 
     /// The next part as it is compiled for what is known and for many other numbers.
     pub(crate) fn open_part(&self, facts: &Facts, report: &mut Report) -> Option<Arc<OpenModel>> {
-        self.open.is_none().then(|| self.parts.open(&self.compiler, facts, report))?
+        (!self.has_lists()).then(|| self.parts.open(&self.compiler, facts, report))?
     }
 
-    fn bound(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<Graph, Error> {
-        let mut graph = match &self.open {
-            None => self.graph().clone(),
-            Some((Open::Lists(lists), _)) => return Err(lists.unknown()),
-            Some((Open::Branches(branches), _)) => {
-                let named: Vec<_> =
-                    self.inputs().into_iter().map(|(name, _)| name).zip(types.iter().cloned()).collect();
-                branches.taken(&self.compiler, &named, values)?
-            }
-        };
-        tensorc_passes::infer::bind(&mut graph, types)?;
-        Ok(graph)
+    /// What is compiled, for the given values of some inputs.
+    fn parts_for(&self, values: &[(String, TensorData)]) -> Result<Arc<Parts>, Error> {
+        match &self.open {
+            Some((Open::Lists(lists), _)) => Err(lists.unknown()),
+            Some((Open::Branches(branches), _)) if !values.is_empty() => branches.parts_for(self.graph(), values),
+            _ => Ok(self.parts.clone()),
+        }
     }
 
     /// The model with constants in place of inputs.
@@ -162,10 +158,13 @@ impl Model {
             graph.remove_input(node);
             graph.remove_dead();
             if let Some((Open::Branches(branches), _)) = &mut self.open {
-                branches.fix(name, tensor.0.clone());
+                *branches = branches.with_fixed(name, tensor.0.clone());
             }
         }
-        self.parts = Arc::new(Parts::of(graph));
+        self.parts = Arc::new(match &self.open {
+            Some((Open::Branches(branches), _)) => branches.parts(graph),
+            _ => Parts::of(graph),
+        });
         Ok(self)
     }
 
@@ -197,21 +196,8 @@ impl Model {
     /// ([`Model::compile_for`]).
     pub fn compile(&self, types: &[DenseType]) -> Result<Session, Error> {
         let mut report = Report::default();
-        let code = self.compiled(types, &[], &mut report)?;
+        let code = self.parts_for(&[])?.code(&self.compiler, types, &mut report)?;
         Session::of(code, report)
-    }
-
-    /// Code for inputs of these types, and the given values of some of them.
-    fn compiled(
-        &self,
-        types: &[DenseType],
-        values: &[(String, TensorData)],
-        report: &mut Report,
-    ) -> Result<RunCode, Error> {
-        match &self.open {
-            None => self.parts.code(&self.compiler, types, report),
-            Some(_) => Arc::new(Parts::of(self.bound(types, values)?)).code(&self.compiler, types, report),
-        }
     }
 
     /// Compiles for inputs like these, in signature order: of the same types, and with the same values where small inputs
@@ -222,8 +208,8 @@ impl Model {
     pub fn compile_for(&self, inputs: &[Tensor]) -> Result<Session, Error> {
         let compile = || {
             let mut report = Report::default();
-            let code = self.compiled_for(&types(inputs), &self.deciding(inputs), &mut report)?;
-            Session::of(code, report)
+            let parts = self.parts_deciding(&self.deciding(inputs))?;
+            Session::of(parts.code(&self.compiler, &types(inputs), &mut report)?, report)
         };
         match &self.open {
             Some((Open::Branches(branches), _)) => branches.decided(compile),
@@ -231,22 +217,17 @@ impl Model {
         }
     }
 
-    /// Code for inputs of these types, and the given values of some of them.
-    fn compiled_for(
-        &self,
-        types: &[DenseType],
-        deciding: &[(usize, &Tensor)],
-        report: &mut Report,
-    ) -> Result<RunCode, Error> {
+    /// What is compiled, for the given values of the inputs at some positions.
+    fn parts_deciding(&self, deciding: &[(usize, &Tensor)]) -> Result<Arc<Parts>, Error> {
         let name = |i: usize| Some(self.graph().node(*self.graph().inputs().get(i)?).name.to_string());
         let values = deciding.iter().filter_map(|(i, t)| Some((name(*i)?, t.0.clone())));
-        self.compiled(types, &values.collect::<Vec<_>>(), report)
+        self.parts_for(&values.collect::<Vec<_>>())
     }
 
     /// The inputs whose values decide which branches are taken.
     fn deciding<'t>(&self, inputs: &'t [Tensor]) -> Vec<(usize, &'t Tensor)> {
         match &self.open {
-            Some((Open::Branches(branches), _)) => branches.deciding(inputs).collect(),
+            Some((Open::Branches(branches), _)) => branches.deciding_of(inputs).collect(),
             _ => vec![],
         }
     }
@@ -258,12 +239,13 @@ impl Model {
     /// # Errors
     /// As [`Model::compile`] if all extents are known.
     pub fn prepare(&self) -> Result<(), Error> {
-        if self.open.is_some() {
+        if self.has_lists() {
             return Ok(());
         }
         let inputs = self.graph().inputs().iter().map(|node| self.graph().dense(Value { node: *node, port: 0 }));
         match inputs.collect::<Result<Vec<_>, _>>() {
-            Ok(types) => self.session(&types, &[]).map(drop),
+            Ok(types) if self.open.is_none() => self.session(&types, &[]).map(drop),
+            Ok(_) => Ok(()),
             Err(_) => {
                 self.parts.prepare(&self.compiler);
                 Ok(())
@@ -296,9 +278,7 @@ impl Model {
         };
         let code = session.code();
         let outputs = code.run(&inputs)?;
-        if self.open.is_none() {
-            session.ran(&self.background, &self.compiler, &self.parts, || types(&inputs));
-        }
+        session.ran(&self.background, &self.compiler, || types(&inputs));
         Ok(code.outputs().iter().cloned().zip(outputs).collect())
     }
 
@@ -341,7 +321,7 @@ impl Model {
         let types: Vec<DenseType> = inputs.iter().map(|t| DenseType::new(t.dtype, t.dims)).collect();
         let session = self.session(&types, &[])?;
         session.code().run_into(&inputs, outputs)?;
-        session.ran(&self.background, &self.compiler, &self.parts, || types);
+        session.ran(&self.background, &self.compiler, || types);
         Ok(())
     }
 
@@ -354,8 +334,9 @@ impl Model {
             key.raw(tensor.bytes());
         }
         self.sessions.get_or_make(&key, || {
-            let code = self.compiled_for(types, deciding, &mut Report::default())?;
-            Ok(Arc::new(HotSession::new(code)))
+            let parts = self.parts_deciding(deciding)?;
+            let code = parts.code(&self.compiler, types, &mut Report::default())?;
+            Ok(Arc::new(HotSession::new(code, parts)))
         })
     }
 

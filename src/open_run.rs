@@ -15,7 +15,7 @@ use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::open_plan::OpenPlan;
 
-/// Shapes whose numbers stay when others come up: of shapes that came back, which would need theirs again.
+/// Most copies of plans with numbers that the memory of one run holds.
 const MAX_BOUND: usize = 8;
 
 /// What one run at a time uses, of all plans of a model for many shapes.
@@ -36,7 +36,7 @@ struct BoundPlan {
     types: Vec<DenseType>,
     signatures: Vec<KernelSignature>,
     executable: Arc<Executable>,
-    /// Whether the shape had lost its numbers to another before: the next new one does not take them again.
+    /// Whether the shape was run before it was bound here. Then a new shape does not overwrite its numbers.
     comes_back: bool,
     /// The run that used it last.
     used: u64,
@@ -63,6 +63,21 @@ impl OpenRun {
         types: &[DenseType],
         comes_back: bool,
     ) -> Result<&mut Context, Error> {
+        let at = self.bind(compiler, plan, types, comes_back)?;
+        self.context_at(compiler, at)
+    }
+
+    /// The position of the plan with its numbers for inputs of these types.
+    ///
+    /// # Errors
+    /// As [`OpenRun::enter`].
+    pub fn bind(
+        &mut self,
+        compiler: &Compiler,
+        plan: &Arc<OpenPlan>,
+        types: &[DenseType],
+        comes_back: bool,
+    ) -> Result<usize, Error> {
         self.clock += 1;
         let is_it = |bound: &BoundPlan| Arc::ptr_eq(&bound.plan, plan) && bound.types == types;
         let at = match self.bound.iter().position(is_it) {
@@ -79,7 +94,7 @@ impl OpenRun {
             }
         };
         self.bound[at].used = self.clock;
-        self.switched(compiler, at)
+        Ok(at)
     }
 
     /// Whose numbers a shape replaces: new shapes those of the last one that was new; `None` if there is room for more.
@@ -104,9 +119,9 @@ impl OpenRun {
 
     /// Gives one of the plans the numbers of the binding.
     fn renumber(&mut self, at: usize, compiler: &Compiler, types: &[DenseType]) -> Result<usize, Error> {
-        self.switched(compiler, at)?;
+        self.context_at(compiler, at)?;
         let plan = self.bound[at].plan.clone();
-        let Some(context) = self.context.take() else { return Ok(at) };
+        let context = self.context.take().ok_or_else(|| Error::Internal("a run has no context".to_owned()))?;
         // The context alone has the executable while that changes. If it cannot, both go.
         let BoundPlan { mut signatures, executable, types: mut old, .. } = self.bound.swap_remove(at);
         drop(executable);
@@ -119,16 +134,25 @@ impl OpenRun {
         Ok(self.bound.len() - 1)
     }
 
-    /// The context, with one of the plans.
-    fn switched(&mut self, compiler: &Compiler, at: usize) -> Result<&mut Context, Error> {
-        let executable = &self.bound[at].executable;
+    /// The context, with the plan at a position.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn context_at(&mut self, compiler: &Compiler, at: usize) -> Result<&mut Context, Error> {
+        self.context_of(compiler, &self.bound[at].executable.clone())
+    }
+
+    /// The context, with an executable.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn context_of(&mut self, compiler: &Compiler, executable: &Arc<Executable>) -> Result<&mut Context, Error> {
         let context = match self.context.take() {
-            Some(mut context) => {
-                context.switch(executable)?;
-                context
-            }
+            Some(context) => context,
             None => compiler.limited(Context::new(executable.clone(), compiler.pool())?),
         };
-        Ok(self.context.insert(context))
+        let context = self.context.insert(context);
+        context.switch(executable)?;
+        Ok(context)
     }
 }

@@ -54,7 +54,20 @@ impl OpenShape {
     /// # Errors
     /// The plan takes more than limits allow, or memory is short.
     pub fn enter<'m>(&self, memory: &'m mut OpenRun) -> Result<&'m mut Context, Error> {
-        memory.enter(&self.compiler, &self.plan, &self.types, false)
+        let mut bind = || memory.bind(&self.compiler, &self.plan, &self.types, false).ok();
+        match self.alone.get().map_or_else(&mut bind, |_| None) {
+            Some(at) => memory.context_at(&self.compiler, at),
+            None => memory.context_of(&self.compiler, self.specialised()?.program.executable()),
+        }
+    }
+
+    /// Code for the shape alone: it may be within limits that the plan for many shapes exceeds.
+    fn specialised(&self) -> Result<&SessionCode, Error> {
+        if let Some(code) = self.alone.get() {
+            return Ok(code);
+        }
+        let code = self.model.specialised(&self.compiler, &self.types, Report::default())?;
+        Ok(self.alone.get_or_init(|| code))
     }
 
     /// Runs on inputs in signature order, in memory that others do not use meanwhile; allocates the outputs.
@@ -87,16 +100,12 @@ impl OpenShape {
             let comes_back = self.was_run.swap(true, Ordering::Relaxed);
             match memory.enter(&self.compiler, &self.plan, &self.types, comes_back) {
                 Ok(context) => work.take().map(|work| work(context)).transpose(),
-                // Code for this shape alone may be within limits that this exceeds.
                 Err(_) => Ok(None),
             }
         };
         let done = self.model.runs().with(|| Ok(OpenRun::default()), &mut run)?;
         match (done, work) {
-            (None, Some(work)) => {
-                let code = self.model.specialised(&self.compiler, &self.types, Report::default())?;
-                self.alone.get_or_init(|| code).with_context(work)
-            }
+            (None, Some(work)) => self.specialised()?.with_context(work),
             (done, _) => done.ok_or_else(|| Error::Internal("a run has no result".to_owned())),
         }
     }

@@ -1,7 +1,7 @@
 //! What runs of a model execute: the code of its first part, and the parts that follow.
 
 use tensorc_runtime::plan::{PlanEdge, RunError};
-use tensorc_runtime::{Bindings, Context, TensorMut, TensorRef};
+use tensorc_runtime::{Bindings, TensorMut, TensorRef};
 
 use crate::compile::Report;
 use crate::compiler::Compiler;
@@ -74,16 +74,13 @@ impl PartCode {
 
 /// Memory of runs on states of the caller's.
 pub(crate) struct StatefulRun {
-    /// Of plans for many shapes.
-    open: OpenRun,
-    /// Of code for one shape.
-    own: Option<Context>,
+    run: OpenRun,
     results: OutputMemory,
 }
 
 impl Default for StatefulRun {
     fn default() -> StatefulRun {
-        StatefulRun { open: OpenRun::default(), own: None, results: OutputMemory::new(1) }
+        StatefulRun { run: OpenRun::default(), results: OutputMemory::new(1) }
     }
 }
 
@@ -137,25 +134,18 @@ impl RunCode {
         inputs: &[TensorRef<'_>],
         states: &mut [TensorMut<'_>],
     ) -> Result<Vec<Tensor>, Error> {
+        if self.later.is_some() {
+            return Err(Error::Parts { model: self.outputs().join(", ") });
+        }
+        let StatefulRun { run: memory, results } = memory;
         let context = match &self.first {
-            _ if self.later.is_some() => return Err(Error::Parts { model: self.outputs().join(", ") }),
-            PartCode::Open(shape) => shape.enter(&mut memory.open)?,
-            PartCode::Own(code) => {
-                let executable = code.program.executable();
-                let context = match memory.own.take() {
-                    Some(mut context) => {
-                        context.switch(executable)?;
-                        context
-                    }
-                    None => code.program.context()?,
-                };
-                memory.own.insert(context)
-            }
+            PartCode::Open(shape) => shape.enter(memory)?,
+            PartCode::Own(code) => memory.context_of(code.program.compiler(), code.program.executable())?,
         };
         let executable = context.executable().clone();
         let compiler = self.first.compiler();
         let run = |outputs: &mut [TensorMut<'_>]| Ok(run_on(compiler, context, Bindings { inputs, states, outputs })?);
-        memory.results.with(executable.plan(), run)
+        results.with(executable.plan(), run)
     }
 
     /// The code of the first part with memory of its own, and the parts that follow. The report is of what compiling took so far.

@@ -26,12 +26,23 @@ const MAX_LATER_PARTS: usize = 64;
 
 /// A graph, and what is compiled of it.
 pub(crate) struct Parts {
-    graph: Graph,
-    derive: Option<Arc<Derive>>,
+    source: PartSource,
     templates: Templates,
     states: StateOwner,
     later: ProgramCache<Arc<CompiledPart>>,
 }
+
+/// What parts are made from.
+pub(crate) struct PartSource {
+    /// A graph as a front end made it; the inputs alone, if the rest is imported for their types.
+    pub graph: Graph,
+    pub import: Option<Arc<Import>>,
+    pub derive: Option<Arc<Derive>>,
+}
+
+/// The graph of a model that is imported for the types of its inputs, which may depend on symbols. It has the same inputs in the same
+/// order.
+pub type Import = dyn Fn(&Compiler, &Graph) -> Result<Graph, Error> + Send + Sync;
 
 /// What is added to a part before it is compiled.
 pub type Derive = dyn Fn(&mut Graph, &PartShape) -> Result<(), Diagnostic> + Send + Sync;
@@ -45,8 +56,15 @@ pub(crate) struct CompiledPart {
 impl Parts {
     /// Of a graph as a front end made it, of which nothing is compiled yet.
     pub fn of(graph: Graph) -> Parts {
-        let later = ProgramCache::new(MAX_LATER_PARTS);
-        Parts { graph, derive: None, templates: Templates::default(), states: StateOwner::Run, later }
+        let (later, source) = (ProgramCache::new(MAX_LATER_PARTS), PartSource { graph, import: None, derive: None });
+        Parts { source, templates: Templates::default(), states: StateOwner::Run, later }
+    }
+
+    /// Of a model that is imported for the types of its inputs, which are those of `inputs`.
+    pub fn importing(inputs: Graph, import: Arc<Import>) -> Parts {
+        let mut parts = Parts::of(inputs);
+        parts.source.import = Some(import);
+        parts
     }
 
     /// As [`Parts::of`], of a graph whose states the caller keeps.
@@ -56,31 +74,51 @@ impl Parts {
 
     /// As [`Parts::of`], with something added to every part.
     pub fn deriving(graph: Graph, derive: Arc<Derive>) -> Parts {
-        Parts { derive: Some(derive), ..Parts::of(graph) }
+        let mut parts = Parts::of(graph);
+        parts.source.derive = Some(derive);
+        parts
     }
 
-    /// The graph.
+    /// The graph; the inputs alone, if the rest is imported for their types.
     pub fn graph(&self) -> &Graph {
-        &self.graph
+        &self.source.graph
+    }
+
+    /// The graph for inputs of these types.
+    ///
+    /// # Errors
+    /// The types contradict the graph, or it cannot be imported for them.
+    pub fn graph_for(&self, compiler: &Compiler, types: &[DenseType]) -> Result<Graph, Error> {
+        let mut graph = self.graph().clone();
+        bind(&mut graph, types)?;
+        match &self.source.import {
+            Some(import) => import(compiler, &graph),
+            None => Ok(graph),
+        }
     }
 
     /// What is compiled for inputs of these types and many others, if that is all of the graph.
     pub fn whole(&self, compiler: &Compiler, types: &[DenseType], report: &mut Report) -> Option<Arc<OpenModel>> {
-        let model = self.open(compiler, &Facts::of_inputs(&self.graph, types), report)?;
+        let model = self.open(compiler, &Facts::of_inputs(self.graph(), types), report)?;
         model.shape().is_last().then_some(model)
     }
 
     /// Compiles what runs of many shapes share, if there is something.
     pub fn prepare(&self, compiler: &Compiler) {
-        let Some(facts) = Facts::of_any_inputs(&self.graph) else { return };
-        if let Some(model) = self.open(compiler, &facts, &mut Report::default()) {
+        let Some(facts) = Facts::of_any_inputs(self.graph()) else { return };
+        if let Some(model) = self.templates.general(compiler, &self.source, &facts).filter(|model| self.serves(model)) {
             model.prepare(compiler, &facts.types);
         }
     }
 
     /// The next part as it is compiled for what is known and for many other numbers.
     pub fn open(&self, compiler: &Compiler, facts: &Facts, report: &mut Report) -> Option<Arc<OpenModel>> {
-        self.templates.model(compiler, &self.graph, facts, self.derive.as_deref(), report)
+        self.templates.model(compiler, &self.source, facts, report).filter(|model| self.serves(model))
+    }
+
+    /// Whether a part can be run: those that follow it are made from a graph for all types.
+    fn serves(&self, model: &OpenModel) -> bool {
+        self.source.import.is_none() || model.shape().is_last()
     }
 
     /// Code for inputs of these types alone, of a graph that is compiled for many; `None` if there is none.
@@ -103,7 +141,14 @@ impl Parts {
         types: &[DenseType],
         report: &mut Report,
     ) -> Result<RunCode, Error> {
-        let CompiledPart { code, shape } = self.compile(compiler, &Facts::of_inputs(&self.graph, types), report)?;
+        let facts = Facts::of_inputs(self.graph(), types);
+        if self.source.import.is_some() {
+            return match self.compile_open(compiler, &facts, report) {
+                Some(part) => Ok(RunCode::new(part.code, None)),
+                None => Arc::new(Parts::of(self.graph_for(compiler, types)?)).code(compiler, types, report),
+            };
+        }
+        let CompiledPart { code, shape } = self.compile(compiler, &facts, report)?;
         let later = (!shape.is_last()).then(|| LaterParts::new(self.clone(), shape));
         Ok(RunCode::new(code, later))
     }
@@ -114,8 +159,8 @@ impl Parts {
     /// # Errors
     /// What is to be added cannot be.
     pub fn derived(&self, compiler: &Compiler, facts: &Facts) -> Result<Option<PartShape>, Error> {
-        let request = TemplateRequest { graph: &self.graph, facts };
-        let derive = |graph: &mut Graph, shape: &PartShape| match &self.derive {
+        let request = TemplateRequest { graph: self.graph(), facts };
+        let derive = |graph: &mut Graph, shape: &PartShape| match &self.source.derive {
             Some(derive) => derive(graph, shape),
             None => Ok(()),
         };
@@ -125,7 +170,7 @@ impl Parts {
                 (template.change(|graph| derive(graph, &shape)), shape)
             }
             None => {
-                let mut graph = self.graph.clone();
+                let mut graph = self.graph().clone();
                 let Ok(shape) = next_part(&mut graph, compiler.typing(), facts) else { return Ok(None) };
                 (derive(&mut graph, &shape), shape)
             }
@@ -134,22 +179,27 @@ impl Parts {
         Ok(Some(shape))
     }
 
+    /// The next part as it is compiled for what is known and for many other numbers, if it can be.
+    fn compile_open(&self, compiler: &Compiler, facts: &Facts, report: &mut Report) -> Option<CompiledPart> {
+        let model = self.open(compiler, facts, report)?;
+        let code = model.code(compiler, &facts.types, self.states, report)?.ok()?;
+        Some(CompiledPart { code, shape: model.shape().clone() })
+    }
+
     /// The next part for what is known.
     ///
     /// # Errors
     /// As [`crate::Program::compile`].
     pub fn compile(&self, compiler: &Compiler, facts: &Facts, report: &mut Report) -> Result<CompiledPart, Error> {
-        if let Some(model) = self.open(compiler, facts, report)
-            && let Some(Ok(code)) = model.code(compiler, &facts.types, self.states, report)
-        {
-            return Ok(CompiledPart { code, shape: model.shape().clone() });
+        if let Some(part) = self.compile_open(compiler, facts, report) {
+            return Ok(part);
         }
-        let (mut report, mut graph) = (Report::default(), self.graph.clone());
+        let (mut report, mut graph) = (Report::default(), self.graph().clone());
         let shape = report.timed(compiler, "infer", || {
             let inputs = graph.inputs().len();
             bind(&mut graph, &facts.types[..inputs])?;
             let shape = next_part(&mut graph, compiler.typing(), facts)?;
-            if let Some(derive) = &self.derive {
+            if let Some(derive) = &self.source.derive {
                 derive(&mut graph, &shape)?;
             }
             Ok(shape)
@@ -160,9 +210,8 @@ impl Parts {
 
     /// A part after the first.
     fn later(&self, compiler: &Compiler, facts: &Facts) -> Result<Arc<CompiledPart>, Error> {
-        let mut key = ProgramKey::of("");
-        facts.types.iter().for_each(|ty| key.ty(ty.dtype, &ty.dims));
-        self.later.get_or_make(&key, || Ok(Arc::new(self.compile(compiler, facts, &mut Report::default())?)))
+        self.later
+            .get_or_make(&key_of(facts), || Ok(Arc::new(self.compile(compiler, facts, &mut Report::default())?)))
     }
 }
 
@@ -184,6 +233,14 @@ pub struct DividedRun {
     pub outputs: Vec<Tensor>,
 }
 
+/// The key of the next part for what is known.
+pub(crate) fn key_of(facts: &Facts) -> ProgramKey {
+    let mut key = ProgramKey::of("part");
+    facts.types.iter().for_each(|ty| key.ty(ty.dtype, &ty.dims));
+    key.number(facts.types.len() as u64);
+    key
+}
+
 /// What follows the first part.
 pub(crate) struct LaterParts {
     parts: Arc<Parts>,
@@ -194,7 +251,7 @@ pub(crate) struct LaterParts {
 
 impl LaterParts {
     fn new(parts: Arc<Parts>, first: PartShape) -> LaterParts {
-        let outputs = parts.graph.outputs().iter().map(|(name, _)| name.to_string()).collect();
+        let outputs = parts.graph().outputs().iter().map(|(name, _)| name.to_string()).collect();
         LaterParts { parts, first, outputs }
     }
 
@@ -205,7 +262,7 @@ impl LaterParts {
 
     /// The graph, and the part that comes first.
     pub fn first(&self) -> (&Graph, &PartShape) {
-        (&self.parts.graph, &self.first)
+        (self.parts.graph(), &self.first)
     }
 
     /// All outputs, from the inputs of the graph and the results of the first part.
@@ -233,7 +290,7 @@ impl LaterParts {
         mut results: Vec<Tensor>,
         seen: &mut dyn FnMut(Facts, &PartShape),
     ) -> Result<PartsRun<'_>, Error> {
-        let mut run = PartsRun::new(&self.parts.graph, inputs.iter().map(|t| t.0.clone()));
+        let mut run = PartsRun::new(self.parts.graph(), inputs.iter().map(|t| t.0.clone()));
         let (mut shape, mut part) = (&self.first, None::<Arc<CompiledPart>>);
         loop {
             run.add(shape, results.into_iter().map(|t| t.0).collect(), compiler.registry())?;

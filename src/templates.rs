@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorc_ir::DenseType;
 use tensorc_ir::extent::Binding;
-use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::graph::Value;
 use tensorc_passes::parts::{Facts, PartShape};
 use tensorc_passes::template::{Place, Template, TemplateRequest};
 use tensorc_passes::{CompilePhase, Pipeline};
@@ -21,7 +21,7 @@ use crate::open_run::OpenRun;
 use crate::open_shape::OpenShape;
 use crate::outputs::OutputMemory;
 use crate::part_code::PartCode;
-use crate::parts::Derive;
+use crate::parts::PartSource;
 use crate::program::most_runs;
 use crate::session::{SessionCode, Signature};
 
@@ -239,6 +239,11 @@ impl OpenModel {
         Some(())
     }
 
+    /// Whether the template holds for sources of these types.
+    fn admits(&self, types: &[DenseType]) -> bool {
+        self.template.rebind(types, &mut lock(&self.plans).binding)
+    }
+
     /// A plan that has been made and holds for inputs of these types.
     fn made(&self, types: &[DenseType]) -> Option<Arc<OpenPlan>> {
         let MadePlans { plans, binding } = &mut *lock(&self.plans);
@@ -261,31 +266,35 @@ impl Templates {
     pub fn model(
         &self,
         compiler: &Compiler,
-        graph: &Graph,
+        source: &PartSource,
         facts: &Facts,
-        derive: Option<&Derive>,
         report: &mut Report,
     ) -> Option<Arc<OpenModel>> {
-        let options = compiler.options();
-        // A budget of memory is kept for a shape.
-        if options.passes.recompute.is_some() || facts.types.len() != facts.sources.len() {
-            return None;
+        let mut work = Work::new(compiler, source, facts, report)?;
+        let mut closed: Vec<Place> = vec![];
+        loop {
+            let needed = match self.get(&work.key(&closed)?, || work.template(&closed))? {
+                Made::Whole(model) if model.admits(&facts.types) => return Some(model),
+                Made::Whole(model) => model.template.refused(&facts.types)?,
+                Made::Needs(places) => places.to_vec(),
+                Made::Refused(refused) => work.needed(&refused)?,
+                Made::Not => return None,
+            };
+            let before = closed.len();
+            closed.extend(needed);
+            closed.sort_unstable();
+            closed.dedup();
+            if closed.len() == before {
+                return None;
+            }
         }
-        let mut work = Work { compiler, graph, facts, derive, report };
-        let mut key = ProgramKey::of("");
-        [facts.sources.len(), facts.inputs.len()].into_iter().for_each(|n| key.number(n as u64));
-        work.request().class().for_each(|n| key.number(n));
-        let closed = match self.get(&key, || work.template(&[]))? {
-            Made::Whole(model) => return Some(model),
-            Made::Needs(closed) => closed,
-            Made::Refused(refused) => work.needed(&refused)?.into(),
-            Made::Not => return None,
-        };
-        for (source, position) in closed.iter().copied() {
-            [source as u64, position as u64].into_iter().for_each(|n| key.number(n));
-            key.number(*facts.types[source].dims.get(position)?);
-        }
-        match self.get(&key, || work.template(&closed))? {
+    }
+
+    /// The template for any numbers in place of open ones, if there is one.
+    pub fn general(&self, compiler: &Compiler, source: &PartSource, facts: &Facts) -> Option<Arc<OpenModel>> {
+        let mut report = Report::default();
+        let mut work = Work::new(compiler, source, facts, &mut report)?;
+        match self.get(&work.key(&[])?, || work.template(&[]))? {
             Made::Whole(model) => Some(model),
             _ => None,
         }
@@ -299,22 +308,49 @@ impl Templates {
 /// What templates are made from.
 struct Work<'a> {
     compiler: &'a Compiler,
-    graph: &'a Graph,
+    source: &'a PartSource,
     facts: &'a Facts,
-    /// What is added to the part.
-    derive: Option<&'a Derive>,
     report: &'a mut Report,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    /// `None` if the options, or what is known, are not for templates.
+    fn new(
+        compiler: &'a Compiler,
+        source: &'a PartSource,
+        facts: &'a Facts,
+        report: &'a mut Report,
+    ) -> Option<Work<'a>> {
+        // A budget of memory is kept for a shape.
+        let admitted = compiler.options().passes.recompute.is_none() && facts.types.len() == facts.sources.len();
+        admitted.then_some(Work { compiler, source, facts, report })
+    }
+
     fn request(&self) -> TemplateRequest<'_> {
-        TemplateRequest { graph: self.graph, facts: self.facts }
+        TemplateRequest { graph: &self.source.graph, facts: self.facts }
+    }
+
+    /// What tells the template with the given numbers at the places `closed` from others.
+    fn key(&self, closed: &[Place]) -> Option<ProgramKey> {
+        let mut key = ProgramKey::of("");
+        [self.facts.sources.len(), self.facts.inputs.len()].into_iter().for_each(|n| key.number(n as u64));
+        self.request().class().for_each(|n| key.number(n));
+        for (source, position) in closed.iter().copied() {
+            [source as u64, position as u64].into_iter().for_each(|n| key.number(n));
+            key.number(*self.facts.types[source].dims.get(position)?);
+        }
+        Some(key)
     }
 
     /// The template with the given numbers at the places `closed`.
     fn template(&mut self, closed: &[Place]) -> Made {
         let Some(mut template) = self.request().closing(closed) else { return Made::Not };
-        let Some(shape) = self.optimized(&mut template) else {
+        let shape = match self.imported(&mut template) {
+            Ok(()) => self.optimized(&mut template),
+            Err(Error::Onnx { source, .. }) if source.is_undecided() => return Made::Not,
+            Err(_) => None,
+        };
+        let Some(shape) = shape else {
             let refused = || Refused { examples: template.examples(), typed: Mutex::default() };
             return if closed.is_empty() { Made::Refused(Arc::new(refused())) } else { Made::Not };
         };
@@ -322,6 +358,14 @@ impl Work<'_> {
             fixed if fixed.is_empty() => Made::Whole(Arc::new(OpenModel::new(self.compiler, template, shape))),
             fixed if fixed.len() < template.trace.symbols().len() => Made::Needs(fixed.into()),
             _ => Made::Not,
+        }
+    }
+
+    /// Imports the rest of the graph.
+    fn imported(&self, template: &mut Template) -> Result<(), Error> {
+        match &self.source.import {
+            Some(import) => template.replace(|inputs| import(self.compiler, inputs)),
+            None => Ok(()),
         }
     }
 
@@ -341,7 +385,7 @@ impl Work<'_> {
         let shape = self.divided(template)?;
         let pipeline = Pipeline::open(CompilePhase::Plan);
         let done: Result<(), Error> = template.change(|graph| {
-            if let Some(derive) = self.derive {
+            if let Some(derive) = &self.source.derive {
                 derive(graph, &shape)?;
             }
             optimize(self.compiler, &pipeline, graph, deadline, self.report)
@@ -357,6 +401,7 @@ impl Work<'_> {
             Some(unlike) => unlike,
             None => {
                 let mut like = self.request().like()?;
+                self.imported(&mut like).ok()?;
                 self.divided(&mut like)?;
                 let unlike = like.unlike(&self.facts.types, &refused.examples)?;
                 typed.truncate(MAX_TEMPLATES - 1);

@@ -94,11 +94,10 @@ impl<N: Number> Buffer<N> {
         Buffer { name: self.name.clone(), dtype: self.dtype, dims, storage: self.storage, part }
     }
 
-    /// Takes its numbers and its storage class from the buffer that it was converted from.
+    /// Takes its numbers from the buffer that it was converted from.
     fn renumber<M: Number>(&mut self, from: &Buffer<M>, to: &impl Convert<M, N>) {
         self.dims.iter_mut().zip(&from.dims).for_each(|(n, from)| *n = to.number(*from));
         self.part = from.part.map(|part| part.convert(to));
-        self.storage = from.storage;
     }
 }
 
@@ -221,8 +220,7 @@ impl<N: Number> Plan<N> {
             step.op.renumber(&from.op, to);
             (step.flops, step.bytes) = (to.number(from.flops), to.number(from.bytes));
         }
-        (self.arena_bytes, self.lower_bound_bytes) = (from.arena_bytes, from.lower_bound_bytes);
-        self.scratch.clone_from(&from.scratch);
+        self.place_like(from);
     }
 }
 

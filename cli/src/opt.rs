@@ -23,7 +23,7 @@ use tensorc::runtime::plan::{InvalidPlan, verify, verify_kernels, verify_unplace
 use tensorc::schedule::lowered::Lowered;
 use tensorc::schedule::target::Capability;
 use tensorc::schedule::{Target, cost, plan_memory, verify::verify_clusters};
-use tensorc::{Compiler, Isa, Options, binding, lower};
+use tensorc::{Compiler, Error, Isa, Model, Options, binding, lower};
 use tensorc_codegen::lower::lower_open;
 
 use super::args::CompileArgs;
@@ -130,7 +130,7 @@ pub fn run(args: &OptArgs) -> Result<(), CliFailure> {
     let Some(file) = args.file.as_ref().filter(|_| !args.print_cost_model) else {
         return print(&compiler.target().machine().to_text());
     };
-    let mut job = OptJob { args, work, compiler, timings: vec![], shapes, gpu, target };
+    let mut job = OptJob { args, work, compiler, timings: vec![], importing: None, shapes, gpu, target };
     if !args.split {
         let module = job.read(file)?;
         let files: Vec<DataFiles> = module.graphs.iter().map(DataFiles::of).collect();
@@ -264,6 +264,8 @@ struct OptJob<'a> {
     work: OptRequest,
     compiler: Compiler,
     timings: Vec<(String, Duration, bool)>,
+    /// A model that is imported for types of its inputs, with open extents in them.
+    importing: Option<Model>,
     /// What `--shape` binds.
     shapes: BTreeMap<String, Vec<u64>>,
     gpu: Option<Capability>,
@@ -280,7 +282,9 @@ impl OptJob<'_> {
                 model = model.with_elements(&self.shapes.keys().map(String::as_str).collect::<Vec<_>>())?;
             }
             let mut graph = model.graph().clone();
-            if model.has_branches() {
+            if model.has_branches() && self.args.open {
+                self.importing = Some(model);
+            } else if model.has_branches() {
                 binding::bind(&mut graph, &std::mem::take(&mut self.shapes))?;
                 graph = model.graph_for(&binding::input_types(&graph)?)?;
             }
@@ -309,6 +313,10 @@ impl OptJob<'_> {
             return print(&text);
         }
         if args.open {
+            let named = |error| match error {
+                Error::Diagnostic(diagnostic) => named(diagnostic),
+                error => error.into(),
+            };
             return self.show_open(&module.graphs).map_err(named).and_then(|text| print(&text));
         }
         self.transform(&mut module).map_err(named)?;
@@ -366,13 +374,16 @@ impl OptJob<'_> {
 
     /// Graphs for all extents of their open dimensions, with the conditions under which they hold; part by part where shapes depend
     /// on values.
-    fn show_open(&mut self, graphs: &[Graph]) -> Result<String, Diagnostic> {
+    fn show_open(&mut self, graphs: &[Graph]) -> Result<String, Error> {
         let mut text = String::new();
         for graph in graphs {
             let none = || Diagnostic::new(DiagnosticCode::Unresolved, "no dimension of the inputs is open");
             let mut facts = Facts::of_any_inputs(graph).ok_or_else(none)?;
             for number in 1.. {
-                let open = TemplateRequest { graph, facts: &facts }.closing(&[]);
+                let mut open = TemplateRequest { graph, facts: &facts }.closing(&[]);
+                if let (Some(model), Some(template)) = (&self.importing, &mut open) {
+                    template.replace(|inputs| model.graph_for(&binding::input_types(inputs)?))?;
+                }
                 let (mut part, mut closed) = (open.clone(), graph.clone());
                 let shape = match &mut part {
                     Some(template) => template.divide(self.compiler.typing())?,
@@ -394,6 +405,9 @@ impl OptJob<'_> {
                 }
                 if shape.is_last() {
                     break;
+                }
+                if self.importing.is_some() {
+                    return Err(Error::Parts { model: graph.name.to_string() });
                 }
                 facts = facts.after(graph, &shape);
             }

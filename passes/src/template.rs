@@ -71,7 +71,7 @@ impl<'a> TemplateRequest<'a> {
     pub fn closing(&self, closed: &[Place]) -> Option<Template> {
         let [mut batches, mut lengths] = [BATCHES.iter(), LENGTHS.iter()];
         let mut counts = COUNTS.iter();
-        let mut symbols = 0;
+        let mut taken: Vec<i64> = vec![];
         self.make(|open| match open.given {
             Some(n) if !open.source.admits(n) || closed.contains(&open.place) => Some(Role::Number(n)),
             _ => {
@@ -80,10 +80,13 @@ impl<'a> TemplateRequest<'a> {
                     Some(_) if open.place.1 == 0 => batches.next(),
                     Some(_) => lengths.next(),
                 };
-                symbols += 1;
-                // No two are equal.
-                let typical = open.typical.map_or(i64::MAX, |n| i64::try_from(n).unwrap_or(i64::MAX) - symbols);
-                example.map(|n| Role::Symbol((*n).min(typical).max(open.source.least() as i64)))
+                let least = open.source.least() as i64;
+                let typical = open.typical.map_or(i64::MAX, |n| i64::try_from(n).unwrap_or(i64::MAX));
+                let wanted = (*example?).min(typical).max(least);
+                // No two are equal, or passes would take two extents for one.
+                let n = (least..=wanted).rev().chain(wanted + 1..).find(|n| !taken.contains(n))?;
+                taken.push(n);
+                Some(Role::Symbol(n))
             }
         })
     }
@@ -201,6 +204,20 @@ impl Template {
         TemplateRequest { graph, facts: &Facts::of_inputs(graph, given.unwrap_or_default()) }.closing(&[])
     }
 
+    /// Puts a graph with the same inputs, made from the graph as part of the trace, in its place.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn replace<E>(
+        &mut self,
+        make: impl FnOnce(&Graph) -> std::result::Result<Graph, E>,
+    ) -> std::result::Result<(), E> {
+        self.graph = self.trace.enter(|| make(&self.graph))?;
+        let types = std::mem::take(&mut self.facts.types);
+        self.facts = Facts { types, ..Facts::of_inputs(&self.graph, &[]) };
+        Ok(())
+    }
+
     /// Types the graph, and reduces it to the next part ([`next_part`]).
     ///
     /// # Errors
@@ -220,6 +237,12 @@ impl Template {
     pub fn unlike(&self, types: &[DenseType], numbers: &[i64]) -> Option<Vec<Place>> {
         self.binding(types)?;
         Some(self.refusing(&self.numbers(types)?, |i, _| numbers.get(i).copied().into_iter().collect()))
+    }
+
+    /// The open numbers of `types` that the conditions refuse in place of one of the examples; `None` if there are too few.
+    pub fn refused(&self, types: &[DenseType]) -> Option<Vec<Place>> {
+        let numbers = self.numbers(types)?;
+        Some(self.refusing(&self.examples(), |i, _| vec![numbers[i]]))
     }
 
     /// The examples of the symbols.

@@ -84,12 +84,17 @@ impl Session {
     /// An input does not have the type this session was compiled for, or a later part does not
     /// compile.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
-        let results = self.code.run(&mut self.memory, &refs)?;
+        let results = self.first(inputs)?;
         match &self.later {
             Some(later) => later.outputs_of(self.code.program.compiler(), inputs, results),
             None => Ok(results),
         }
+    }
+
+    /// The results of the first part.
+    fn first(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
+        self.code.run(&mut self.memory, &refs)
     }
 
     /// As [`Session::run`], of a model in several parts ([`Session::has_parts`]); tells what each was.
@@ -97,11 +102,10 @@ impl Session {
     /// # Errors
     /// As [`Session::run`]; or there is one part.
     pub fn run_divided(&mut self, inputs: &[Tensor]) -> Result<DividedRun, Error> {
-        let Some(later) = &self.later else {
+        let Some(later) = self.later.clone() else {
             return Err(Error::Internal("a model in one part is run as if there were several".into()));
         };
-        let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
-        let results = self.code.run(&mut self.memory, &refs)?;
+        let results = self.first(inputs)?;
         let (graph, first) = later.first();
         let types: Vec<DenseType> = inputs.iter().map(|t| t.data().ty.clone()).collect();
         let mut parts = vec![RanPart { facts: Facts::of_inputs(graph, &types), shape: first.clone() }];

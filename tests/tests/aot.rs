@@ -7,7 +7,7 @@ mod embed;
 mod gpu;
 mod parts;
 mod programs;
-mod ranges;
+pub mod ranges;
 mod stored;
 
 use std::collections::BTreeMap;

@@ -351,6 +351,30 @@ fn outputs_may_be_as_large_as_what_is_found() {
     assert!(error.contains("gradient must be given"), "{error}");
 }
 
+/// The gradient given for an argument that is an output reaches it, beside what comes through the other outputs.
+#[test]
+fn arguments_may_be_outputs() {
+    let rt = runtime();
+    let (x, alone) = (var("x"), var("alone"));
+    let net = Symbol::group([&x, &chosen(&x, &var("index")), &alone]);
+    for (request, passes) in [(GradReq::Write, 1), (GradReq::Add, 2)] {
+        let binder = Executor::simple_bind(&rt, &net).shape("x", &[6, 2]).shape("index", &[6]).shape("alone", &[3]);
+        let mut executor = binder.grad_req(request).grad_req_of("index", GradReq::Null).build().unwrap();
+        set(&executor, "index", &[1.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+        for _ in 0..passes {
+            let outputs = executor.forward(true).unwrap().to_vec();
+            let head =
+                |(array, value): (&NDArray, f32)| rt.array(array.dims(), &vec![value; array.len() as usize]).unwrap();
+            let heads: Vec<NDArray> = outputs.iter().zip([3.0, 5.0, 7.0]).map(head).collect();
+            executor.backward(&heads.iter().collect::<Vec<_>>()).unwrap();
+        }
+        let rows = [8.0, 3.0, 8.0, 3.0, 3.0, 3.0].map(|n| n * f64::from(passes));
+        let expected: Vec<f64> = rows.iter().flat_map(|n| [*n; 2]).collect();
+        assert_near(&floats(executor.gradient("x").unwrap()), &expected, 1e-6, "x");
+        assert_near(&floats(executor.gradient("alone").unwrap()), &[7.0 * f64::from(passes); 3], 1e-6, "alone");
+    }
+}
+
 /// States change with the backward pass, and dropout keeps its mask for it.
 #[test]
 fn states_and_random_numbers() {

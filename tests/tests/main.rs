@@ -27,6 +27,7 @@ mod models;
 mod mxnet_ops;
 mod ndarray;
 mod onnx;
+mod open_flow;
 mod open_shapes;
 mod operators;
 mod parts;

@@ -163,6 +163,13 @@ pub enum OnnxError {
     Invalid(Diagnostic),
 }
 
+impl OnnxError {
+    /// Whether more knowledge of inputs might help.
+    pub fn is_undecided(&self) -> bool {
+        matches!(self, OnnxError::Unsupported(list) if list.only_undecided())
+    }
+}
+
 /// Why a file is no ONNX model at all.
 #[derive(Debug, Error)]
 pub enum NotOnnx {

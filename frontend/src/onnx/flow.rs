@@ -27,8 +27,8 @@ type Typed = (Value, DenseType);
 /// A loop with a body, before it is decided whether it stays one.
 pub(super) struct LoopSite<'s> {
     pub body: &'s Body<'s>,
-    /// The most iterations, if that is known.
-    pub trips: Option<u64>,
+    /// The most iterations, if that is known. It may depend on symbols.
+    pub trips: Option<Extent>,
     /// The name of a tensor with the most iterations, where they are not known.
     pub limit: Option<String>,
     /// The name of a condition before the first iteration, if it is not known to hold.
@@ -50,7 +50,7 @@ pub(super) struct LoopSite<'s> {
 impl LoopSite<'_> {
     /// Whether the loop is written out, if its body has so many nodes.
     pub fn is_short(&self, nodes: u64) -> bool {
-        self.trips.is_some_and(|trips| is_short(trips, nodes))
+        self.trips.and_then(Extent::known).is_some_and(|trips| is_short(trips.unsigned_abs(), nodes))
     }
 }
 
@@ -218,7 +218,7 @@ impl Importer<'_> {
             }
         }
         let repeat = Loop {
-            trips: site.trips.map(Extent::from),
+            trips: site.trips,
             conditional,
             carried: carried.len(),
             scanned: site.scanned.iter().map(|(_, d)| d.backwards).collect(),
@@ -331,7 +331,7 @@ impl Importer<'_> {
 
     /// A tensor with the axis that a loop goes along in front.
     fn along_first(&mut self, name: &str, axis: i64, label: &Arc<str>) -> Result<String, Stop> {
-        self.extent(name, axis)?;
+        self.open_extent(name, axis)?;
         let rank = self.dense_tensor(name)?.1.rank() as i64;
         let axis = axis.rem_euclid(rank.max(1));
         let order: Vec<i64> = [axis].into_iter().chain((0..rank).filter(|a| *a != axis)).collect();
@@ -388,7 +388,7 @@ impl BodyInputs {
         };
         let number = add("iteration", DenseType::new(DType::I64, []));
         let carried = carried.iter().map(|(_, ty)| add("carried", ty.clone())).collect();
-        let row = |ty: &DenseType| DenseType::new(ty.dtype, ty.dims.get(1..).unwrap_or_default());
+        let row = |ty: &DenseType| DenseType { dtype: ty.dtype, dims: ty.dims.range(1..) };
         let rows = scanned.iter().map(|(_, ty)| add("row", row(ty))).collect();
         BodyInputs { number, carried, rows, all }
     }
@@ -426,7 +426,7 @@ impl Captured {
         }
         for value in outer {
             let ty = importer.dense_type(value)?;
-            let small = !ty.dtype.is_float() && ty.len() <= MAX_KNOWN_ELEMENTS;
+            let small = !ty.dtype.is_float() && !ty.dims.is_open() && ty.len() <= MAX_KNOWN_ELEMENTS;
             let data = match importer.options.analysis.filter(|_| small) {
                 Some(analysis) => analysis(&importer.graph, value).value,
                 None => importer.handed_on(value).filter(|_| small),

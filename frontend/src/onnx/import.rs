@@ -14,7 +14,7 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::infer::infer_node;
 use tensorc_ir::op::{OpRef, Registry};
 use tensorc_ir::params::Params;
-use tensorc_ir::{TensorData, TensorType};
+use tensorc_ir::{Extents, TensorData, TensorType};
 
 use super::attribute;
 use super::check::check_model;
@@ -57,8 +57,8 @@ pub type Analysis<'a> = dyn Fn(&Graph, Value) -> ImportedValue + 'a;
 pub struct ImportOptions<'a> {
     /// Inputs with a default value in the model that become inputs of the graph all the same.
     pub overridden: &'a [&'a str],
-    /// Extents of inputs; dimensions of the same name elsewhere follow.
-    pub shapes: &'a [(&'a str, &'a [u64])],
+    /// Extents of inputs, which may depend on symbols; dimensions of the same name elsewhere follow.
+    pub shapes: &'a [(&'a str, &'a Extents)],
     /// How many tensors there are of an input that is a sequence or optional. Those of `x` are the inputs `x[0]`, `x[1]`, …
     /// of the graph; an optional tensor is `x` itself.
     pub lengths: &'a [(&'a str, usize)],

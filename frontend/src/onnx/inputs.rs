@@ -3,7 +3,7 @@
 use tensorc_abi::DType;
 use tensorc_ir::dim::Origin;
 use tensorc_ir::graph::Value;
-use tensorc_ir::{Dim, Dims, Shape, TensorData, TensorType};
+use tensorc_ir::{Dim, Dims, Extents, Shape, TensorData, TensorType};
 
 use super::error::OnnxError;
 use super::import::Importer;
@@ -45,7 +45,7 @@ impl Importer<'_> {
         let wrong = |problem: String| OnnxError::Input { name: name.to_owned(), problem };
         let value = self.options.values.iter().find(|(n, _)| *n == name).map(|(_, data)| data);
         let shape = self.options.shapes.iter().find(|(n, _)| *n == name).map(|(_, dims)| *dims);
-        for given in value.map(TensorData::dims).into_iter().chain(shape) {
+        for given in value.map(|data| &data.ty.dims).into_iter().chain(shape) {
             self.bind(name, &ty.shape, given).map_err(wrong)?;
         }
         match value {
@@ -55,7 +55,7 @@ impl Importer<'_> {
             Some(data) => Ok(self.graph.add_const(name, data.clone())),
             None => {
                 let shape = match (&ty.shape, shape) {
-                    (Shape::Unranked, Some(dims)) => Shape::consts(dims),
+                    (Shape::Unranked, Some(dims)) => Shape::Ranked(dims.all().map(Dim::of).collect()),
                     _ => ty.shape,
                 };
                 Ok(self.graph.add_input(name, TensorType { shape, ..ty }))
@@ -64,13 +64,13 @@ impl Importer<'_> {
     }
 
     /// Makes the dimensions of an input what they are to be.
-    fn bind(&mut self, name: &str, declared: &Shape, given: &[u64]) -> Result<(), String> {
+    fn bind(&mut self, name: &str, declared: &Shape, given: &Extents) -> Result<(), String> {
         let Some(dims) = declared.dims() else { return Ok(()) };
         if dims.len() != given.len() {
-            return Err(format!("its rank is {}, the shape {given:?} was given", dims.len()));
+            return Err(format!("its rank is {}, the shape {:?} was given", dims.len(), given.example()));
         }
-        for (axis, (dim, extent)) in dims.iter().zip(given).enumerate() {
-            let unified = self.graph.dims.unify(*dim, Dim::Const(*extent), &Origin(name.into()));
+        for (axis, (dim, extent)) in dims.iter().zip(given.all()).enumerate() {
+            let unified = self.graph.dims.unify(*dim, Dim::of(extent), &Origin(name.into()));
             unified.map_err(|c| format!("axis {axis} has extent {}, {} was given", c.expected, c.found))?;
         }
         Ok(())

@@ -7,8 +7,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tensorc_ir::TensorData;
 use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{Extent, TensorData};
 
 use super::attribute;
 use super::control::rename_graph;
@@ -81,14 +81,20 @@ impl Direction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Bound {
     Absent,
-    Known(i64),
+    /// It may depend on symbols.
+    Known(Extent),
     /// Its name.
     Open(String),
 }
 
 impl Bound {
-    fn known(&self) -> Option<i64> {
+    fn known(&self) -> Option<Extent> {
         if let Bound::Known(number) = self { Some(*number) } else { None }
+    }
+
+    /// Whether no iteration runs.
+    fn is_none(&self) -> bool {
+        self.known().is_some_and(|n| n <= Extent::ZERO)
     }
 
     fn open(&self) -> Option<String> {
@@ -162,10 +168,10 @@ impl Importer<'_> {
         body.expect(initial.len() + 2, initial.len() + 1)?;
         let collected = body.graph.output.len() - 1 - initial.len();
         let (most, condition) = (self.bound(node, 0)?, self.bound(node, 1)?);
-        let ends_at_once = condition == Bound::Known(0) || matches!(most, Bound::Known(n) if n <= 0);
+        let ends_at_once = condition.is_none() || most.is_none();
         let mut site = LoopSite {
             body,
-            trips: most.known().map(|n| n.unsigned_abs()),
+            trips: most.known(),
             limit: most.open().map(|name| self.single(name, body.label)).transpose()?,
             condition: condition.open(),
             conditioned: condition != Bound::Absent,
@@ -185,7 +191,11 @@ impl Importer<'_> {
         let is_open = most.open().is_some() || condition.open().is_some();
         let copied = match is_open {
             true => unsupported(UNDECIDED),
-            false => self.loop_copies(body, Iterated::new(initial, collected), (most.known(), condition.known())),
+            false => {
+                let most = most.known().map(copies).transpose()?;
+                let condition = condition.known().map(|n| n != Extent::ZERO);
+                self.loop_copies(body, Iterated::new(initial, collected), most, condition)
+            }
         };
         match copied {
             Err(Stop::Unsupported(why)) if why == UNDECIDED && self.options.analysis.is_some() && !ends_at_once => {
@@ -203,9 +213,10 @@ impl Importer<'_> {
         &mut self,
         body: &Body<'_>,
         mut done: Iterated,
-        (most, condition): (Option<i64>, Option<i64>),
+        most: Option<i64>,
+        condition: Option<bool>,
     ) -> Result<Vec<String>, Stop> {
-        let (mut count, mut goes_on) = (0, condition != Some(0));
+        let (mut count, mut goes_on) = (0, condition != Some(false));
         let always = NodeWriter { importer: self, label: body.label }.constant(TensorData::scalar(Scalar::bool(true)));
         while goes_on && most.is_none_or(|most| count < most) {
             let results = self.loop_iteration(body, count, &always, &done.carried)?;
@@ -242,7 +253,7 @@ impl Importer<'_> {
     /// What is known of an operand of a `Loop` that says how often it runs.
     fn bound(&mut self, node: &NodeProto, i: usize) -> Result<Bound, Stop> {
         let Some(name) = node.input.get(i).filter(|n| !n.is_empty()) else { return Ok(Bound::Absent) };
-        match self.decided(name) {
+        match self.decided_extent(name) {
             Ok(number) => Ok(Bound::Known(number)),
             Err(Stop::Unsupported(why)) if why == UNDECIDED => Ok(Bound::Open(name.clone())),
             Err(stop) => Err(stop),
@@ -288,7 +299,7 @@ impl Importer<'_> {
         let built = directions(node, "scan_output", body.graph.output.len() - initial.len())?;
         let mut trips = None;
         for (name, direction) in scanned.iter().zip(&through) {
-            let extent = self.extent(name, direction.axis)?;
+            let extent = self.open_extent(name, direction.axis)?;
             if *trips.get_or_insert(extent) != extent {
                 return unsupported("the tensors that it goes through have different lengths");
             }
@@ -305,7 +316,7 @@ impl Importer<'_> {
             cut: false,
             counts: false,
         };
-        if trips > Some(0)
+        if trips.is_some_and(|n| n > Extent::ZERO)
             && let Some(results) = self.kept(&site)?
         {
             return Ok(results);
@@ -375,8 +386,13 @@ impl Importer<'_> {
         Ok(self.inline(body.graph.clone(), &arguments, body.opsets, body.label)?)
     }
 
-    /// The extent of a tensor along an axis.
+    /// The extent of a tensor along an axis, as a number of copies.
     pub(super) fn extent(&mut self, name: &str, axis: i64) -> Result<u64, Stop> {
+        Ok(copies(self.open_extent(name, axis)?)?.unsigned_abs())
+    }
+
+    /// The extent of a tensor along an axis, which may depend on symbols.
+    pub(super) fn open_extent(&mut self, name: &str, axis: i64) -> Result<Extent, Stop> {
         let Some(dims) = self.analysed_type(name)?.shape.dims().map(<[_]>::to_vec) else {
             return unsupported(UNDECIDED);
         };
@@ -384,7 +400,7 @@ impl Importer<'_> {
         if !(-rank..rank).contains(&axis) {
             return unsupported(&format!("it goes along axis {axis} of a tensor of rank {rank}"));
         }
-        dims[axis.rem_euclid(rank) as usize].as_const().map_or_else(|| unsupported(UNDECIDED), Ok)
+        dims[axis.rem_euclid(rank) as usize].as_extent().map_or_else(|| unsupported(UNDECIDED), Ok)
     }
 
     /// Parts of a tensor along an axis, of equal sizes if none are given.
@@ -451,11 +467,22 @@ impl Importer<'_> {
 
     /// The one element of a value that is known when the model is imported.
     pub(super) fn decided(&mut self, name: &str) -> Result<i64, Stop> {
-        match self.known(name)?.item() {
-            Some(element) => Ok(element.as_i64()),
-            None => unsupported(&format!("`{name}` is not a single number")),
+        Ok(self.decided_extent(name)?.fixed())
+    }
+
+    /// As [`Importer::decided`], of a number that may depend on symbols.
+    fn decided_extent(&mut self, name: &str) -> Result<Extent, Stop> {
+        let known = self.known(name)?;
+        match (known.len() == 1).then(|| known.extents()).as_deref() {
+            Some([element]) => Ok(*element),
+            _ => unsupported(&format!("`{name}` is not a single number")),
         }
     }
+}
+
+/// A number of copies of something, which must not depend on symbols.
+fn copies(number: Extent) -> Result<i64, Stop> {
+    number.known().map_or_else(|| unsupported(UNDECIDED), Ok)
 }
 
 /// The operands of a `Scan` that are carried, and those that it goes through.

@@ -362,7 +362,7 @@ fn declared_extents_do_not_bind_inputs_of_other_extents() {
         tensorc_frontend::onnx::import(model, &REGISTRY, options)
     };
     assert!(import(&ImportOptions::default()).is_ok());
-    assert!(import(&ImportOptions { shapes: &[("x", &[5, 3])], ..Default::default() }).is_ok());
+    assert!(import(&ImportOptions { shapes: &[("x", &[5, 3].into())], ..Default::default() }).is_ok());
     let value = TensorData::f32s(&[2, 3], &[1.0; 6]).unwrap();
     assert!(import(&ImportOptions { values: &[("x", value)], ..Default::default() }).is_ok());
 }

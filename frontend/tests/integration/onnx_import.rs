@@ -7,7 +7,7 @@ use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::op::{Compute, ForeignNames, Infer, InputSpec, OpDef, Registry, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
-use tensorc_ir::{DType, Shape, TensorData};
+use tensorc_ir::{DType, Extents, Shape, TensorData};
 
 struct NoMath(ScalarFn);
 
@@ -411,7 +411,7 @@ fn an_unknown_condition_stays_a_branch() {
     assert_eq!((show(&kept), bodies(&kept)), (vec![], vec![vec!["y~0/t: neg(x)".to_owned()], vec![]]));
     let error = run(make(&["n"]), 17).unwrap_err().to_string();
     assert!(error.contains("If (ai.onnx, opset 17), 1 node: `y`: its condition and the types"), "{error}");
-    let options = ImportOptions { shapes: &[("x", &[4])], ..Default::default() };
+    let options = ImportOptions { shapes: &[("x", &[4].into())], ..Default::default() };
     assert_eq!(bodies(&run_with(make(&["n"]), 17, &options).unwrap().graph).len(), 2);
     let analysis = |graph: &Graph, v: tensorc_ir::graph::Value| ImportedValue {
         ty: graph.resolved(v),
@@ -516,7 +516,9 @@ fn inputs_are_bound_when_asked() {
         graph(inputs, vec![node("Neg", &["x"], &["z"])], &["z"])
     };
     let bind = |shapes: &[(&str, &[u64])], values: &[(&str, TensorData)]| {
-        run_with(make(), 17, &ImportOptions { shapes, values, ..Default::default() })
+        let shapes: Vec<(&str, Extents)> = shapes.iter().map(|(name, dims)| (*name, (*dims).into())).collect();
+        let shapes: Vec<(&str, &Extents)> = shapes.iter().map(|(name, dims)| (*name, dims)).collect();
+        run_with(make(), 17, &ImportOptions { shapes: &shapes, values, ..Default::default() })
     };
     let graph = bind(&[("y", &[5])], &[]).unwrap().graph;
     let first = graph.inputs().first().map(|n| graph.dims.resolve_type(&graph.node(*n).types[0]));

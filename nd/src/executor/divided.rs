@@ -253,6 +253,12 @@ impl DividedGraph {
                 self.part_backward(rt, (at, part), &roles, &pass.known, &mut adjoints, (arrays, &mut written))?;
             }
         }
+        // The gradient of an output that is an argument.
+        for (v, adjoint) in &adjoints {
+            if let Some(at) = self.argument(*v) {
+                deliver(arrays, &mut written, at, adjoint)?;
+            }
+        }
         for (at, request) in arrays.bound.requests.iter().enumerate() {
             if let (GradReq::Write, false, Some(array)) = (request, written.contains(&at), &arrays.bound.gradients[at])
             {
@@ -275,8 +281,8 @@ impl DividedGraph {
         Ok(())
     }
 
-    /// The gradients of what a part reads: arguments get them, others pass them on to the parts before. The first part that writes
-    /// the gradient of an argument writes it where it belongs.
+    /// Computes the gradients of the operands of a part. Gradients of arguments go to their arrays, others to the parts before. The
+    /// first part that computes the gradient of an argument writes the array itself.
     fn part_backward(
         &self,
         rt: &Runtime,
@@ -321,19 +327,14 @@ impl DividedGraph {
         for (v, array, is_done) in targets {
             match self.argument(v) {
                 _ if is_done => {}
-                Some(at) => {
-                    if let Some(gradient) = &arrays.bound.gradients[at] {
-                        let sum = (gradient + &array)?;
-                        sum.copy_into(gradient)?;
-                    }
-                }
+                Some(at) => deliver(arrays, written, at, &array)?,
                 None => add(adjoints, v, array)?,
             }
         }
         Ok(())
     }
 
-    /// The argument that a value is, if its gradient is wanted.
+    /// The position of the argument that a value is.
     fn argument(&self, v: Value) -> Option<usize> {
         let at = self.model.graph().inputs().iter().position(|node| *node == v.node)?;
         match self.input_roles[at] {
@@ -401,7 +402,16 @@ fn refused(graph: &Graph, node: Option<NodeId>, why: &str) -> Error {
     node.map_or(error.clone(), |node| error.at(&graph.node(node).name)).into()
 }
 
-/// Adds to what a value has received.
+/// Adds a part of the gradient of an argument to its array. The first part of one that is to be written replaces what is there.
+fn deliver(arrays: Arrays<'_>, written: &mut BTreeSet<usize>, at: usize, part: &NDArray) -> Result<(), Error> {
+    let Some(gradient) = &arrays.bound.gradients[at] else { return Ok(()) };
+    match arrays.bound.requests[at] == GradReq::Write && written.insert(at) {
+        true => part.copy_into(gradient),
+        false => (gradient + part)?.copy_into(gradient),
+    }
+}
+
+/// Adds to the gradient of a value.
 fn add(adjoints: &mut BTreeMap<Value, NDArray>, v: Value, part: NDArray) -> Result<(), Error> {
     let sum = match adjoints.get(&v) {
         Some(sum) => (sum + &part)?,

@@ -202,7 +202,8 @@ impl Executor {
         Ok(order.into_iter().map(|at| self.bound.arguments[at].0.as_str()).collect())
     }
 
-    /// Whether shapes depend on values, so that forward passes wait for these.
+    /// Whether shapes depend on values, so that forward passes wait for these; as far as passes are compiled: an executor without
+    /// gradients compiles its pass when it first runs.
     pub fn has_parts(&self) -> bool {
         let graphs = self.training.iter().chain(self.forward_only.iter().flatten());
         graphs.into_iter().any(|graph| matches!(graph, ExecutorGraph::Divided(_)))
@@ -413,6 +414,8 @@ impl Executor {
                         Some(pass) => pass,
                         None => self.divided_forward(divided, keys)?,
                     };
+                    // The shapes of outputs may be others than when the forward pass ran first.
+                    self.check_heads(&graph.heads(), heads)?;
                     divided.backward(&self.rt, &pass, self.arrays(heads))
                 }
                 _ => Err(Error::Internal("a forward pass of another graph".into())),

@@ -1,20 +1,23 @@
 //! The gradient of a part of a graph: it computes the gradients of the part's operands from the gradients of its results.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::TensorType;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::op::Registry;
 use tensorc_passes::differentiate::differentiate;
 use tensorc_passes::parts::PartShape;
+
+use super::training_graph::is_loss;
 
 /// Values of a divided graph that need a gradient. The parts and their operands may depend on numbers; these values do not.
 pub(super) struct PartGradient {
     passed: BTreeSet<Value>,
     /// Outputs that bring their own gradient.
     losses: BTreeSet<Value>,
+    operands: BTreeMap<NodeId, Vec<Value>>,
 }
 
 /// The results of a part that are differentiated, and the operands that get gradients, as values of the whole graph.
@@ -27,12 +30,9 @@ pub(super) struct PartRoles {
 
 impl PartGradient {
     pub fn new(graph: &Graph, passed: BTreeSet<Value>, outputs: impl Iterator<Item = Value>) -> PartGradient {
-        let is_loss = |v: &Value| match &graph.node(v.node).kind {
-            NodeKind::Op(op) => op.def.ignores_heads(&op.params),
-            _ => false,
-        };
-        let losses = outputs.filter(is_loss).collect();
-        PartGradient { passed, losses }
+        let losses = outputs.filter(|v| is_loss(graph, *v)).collect();
+        let operands = graph.node_ids().into_iter().map(|node| (node, graph.args(node).to_vec())).collect();
+        PartGradient { passed, losses, operands }
     }
 
     /// Whether the gradient of a value must be given.
@@ -40,16 +40,31 @@ impl PartGradient {
         self.passed.contains(&v) && !self.losses.contains(&v)
     }
 
-    /// What gradients of a part are taken of and by.
+    /// The results of a part that have a gradient, and the operands that these depend on and that need one.
     pub fn roles(&self, shape: &PartShape) -> PartRoles {
         let passed = |list: &[Value]| -> Vec<(usize, Value)> {
             list.iter().copied().enumerate().filter(|(_, v)| self.passed.contains(v)).collect()
         };
         let heads = passed(&shape.outputs).into_iter().map(|(at, v)| (at, v, self.takes_gradient(v)));
-        PartRoles { heads: heads.collect(), wrt: passed(&shape.inputs) }
+        let heads: Vec<_> = heads.collect();
+        let reached = self.reached(heads.iter().map(|(_, v, _)| *v), &shape.inputs);
+        let wrt = passed(&shape.inputs).into_iter().filter(|(_, v)| reached.contains(v)).collect();
+        PartRoles { heads, wrt }
     }
 
-    /// Adds its gradient to a part: an input for each gradient that is given, an output for each that is taken, in a second phase.
+    /// The values that some depend on, as far back as the inputs of a part.
+    fn reached(&self, from: impl Iterator<Item = Value>, inputs: &[Value]) -> BTreeSet<Value> {
+        let inputs: BTreeSet<Value> = inputs.iter().copied().collect();
+        let (mut reached, mut open): (BTreeSet<Value>, Vec<Value>) = (BTreeSet::new(), from.collect());
+        while let Some(v) = open.pop() {
+            if reached.insert(v) && !inputs.contains(&v) {
+                open.extend(self.operands.get(&v.node).into_iter().flatten());
+            }
+        }
+        reached
+    }
+
+    /// Adds its gradient to a part, as a second phase: an input for the gradient of each result, an output for that of each operand.
     pub fn derive(&self, graph: &mut Graph, shape: &PartShape, registry: &Registry) -> Result<(), Diagnostic> {
         let roles = self.roles(shape);
         if !roles.has_gradient() {

@@ -115,7 +115,7 @@ impl TrainingGraph {
     ) -> Result<TrainingGraph, Error> {
         let mut training_graph = TrainingGraph::of(typed);
         let outputs: Vec<(Arc<str>, Value)> = training_graph.graph.outputs().to_vec();
-        if backward.update.is_some() && !outputs.iter().any(|(_, v)| training_graph.is_loss(*v)) {
+        if backward.update.is_some() && !outputs.iter().any(|(_, v)| is_loss(&training_graph.graph, *v)) {
             let why = "no output is a loss, so there is nothing to train; `make_loss` makes a loss of an output";
             return Err(Error::Backward(why.into()));
         }
@@ -152,13 +152,9 @@ impl TrainingGraph {
         TrainingGraph { graph, input_roles, output_roles, heads: vec![] }
     }
 
-    fn is_loss(&self, v: Value) -> bool {
-        matches!(&self.graph.node(v.node).kind, NodeKind::Op(op) if op.def.ignores_heads(&op.params))
-    }
-
     /// Whether an output's gradient has to be given for it to have an effect.
     fn takes_head(&self, v: Value) -> Result<bool, Error> {
-        Ok(!self.is_loss(v) && self.graph.dense(v)?.dtype.is_float())
+        Ok(!is_loss(&self.graph, v) && self.graph.dense(v)?.dtype.is_float())
     }
 
     /// A graph input of the type of `like`.
@@ -263,4 +259,9 @@ fn row(b: &mut Builder<'_>, table: Value, at: u64, count: u64) -> Result<Vec<Val
         return Err(b.error(DiagnosticCode::Internal, "the table of an optimizer's numbers is too small"));
     }
     (0..count).map(|column| Ok(b.prim(view(column), &[table], std::slice::from_ref(&scalar))?[0])).collect()
+}
+
+/// Whether a value brings its own gradient.
+pub(super) fn is_loss(graph: &Graph, v: Value) -> bool {
+    matches!(&graph.node(v.node).kind, NodeKind::Op(op) if op.def.ignores_heads(&op.params))
 }

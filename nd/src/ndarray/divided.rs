@@ -92,7 +92,11 @@ pub(super) fn record(
             known.insert(*v, PartValue::Array(rt.from_tensor(tensor, device)?));
         }
     }
+    let outputs: Vec<Value> = graph.outputs().iter().map(|(_, v)| *v).collect();
+    // An operand, or a value that is several outputs, has an array of its own for each.
+    let shared = |v: Value| graph.inputs().contains(&v.node) || outputs.iter().filter(|other| **other == v).count() > 1;
     let output = |v: Value| match known.get(&v) {
+        Some(PartValue::Array(array)) if shared(v) => array.copy_to(device),
         Some(PartValue::Array(array)) => Ok(array.clone()),
         Some(PartValue::Constant(_, tensor)) => rt.from_tensor(tensor, device),
         None => {
@@ -100,7 +104,7 @@ pub(super) fn record(
             rt.from_tensor(&Tensor::from(constant), device)
         }
     };
-    graph.outputs().iter().map(|(_, v)| output(*v)).collect()
+    outputs.iter().map(|v| output(*v)).collect()
 }
 
 /// A part with the numbers of a run, and what it computes of the whole graph.

@@ -32,7 +32,6 @@ impl Active {
     pub fn expand(graph: &mut Graph, registry: &Registry, heads: &[Value], wrt: &[Value]) -> Result<Active> {
         let mut active = Active::of(graph, heads, wrt);
         for _ in 0..MAX_DEPTH {
-            active.find(graph);
             let open: Vec<NodeId> = active.order.iter().copied().filter(|n| expands(graph, *n)).collect();
             let split: Vec<NodeId> = active.order.iter().copied().filter(|n| reduce::must_split(graph, *n)).collect();
             if open.is_empty() && split.is_empty() {
@@ -51,6 +50,7 @@ impl Active {
                 active.name_origin(graph, node, &results);
                 active.replace(graph, node, &results);
             }
+            active.find(graph);
         }
         Err(Diagnostic::new(DiagnosticCode::Internal, "a composite operator expands to itself"))
     }

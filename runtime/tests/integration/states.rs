@@ -2,7 +2,7 @@
 //! verifier refuses.
 
 use crate::common::*;
-use tensorc_abi::{Plan, Scratch, StepOp, StorageClass};
+use tensorc_abi::{Plan, Scratch, StepOp, StorageClass, SubBuffer};
 use tensorc_runtime::plan::{Needs, Phase, PlanEdge, PlanError, PlanReport};
 use tensorc_runtime::{Bindings, Context, Pool, RunError, TensorMut, TensorRef};
 
@@ -168,4 +168,42 @@ fn the_listed_states_are_buffers_of_that_home() {
         plan.buffers[at].dims = vec![N + 1];
     });
     assert!(matches!(error, PlanError::Alias { side: PlanEdge::State, index: 1, .. }), "{error}");
+}
+
+/// `a` stays in the state; `b`, the rest, is written.
+#[test]
+fn parts_that_stay_are_parts_of_a_later_value_and_not_written() {
+    let plan = || {
+        let mut plan = empty_plan();
+        let x = buffer(&mut plan, "x", &[N], StorageClass::Input(0));
+        buffer(&mut plan, "s", &[2 * N], StorageClass::State(0));
+        let next = buffer(&mut plan, "s_next", &[2 * N], StorageClass::State(0));
+        let a = buffer(&mut plan, "a", &[N], StorageClass::State(0));
+        let b = buffer(&mut plan, "b", &[N], StorageClass::State(0));
+        let part = |offset| Some(SubBuffer { of: next, offset, run: N, stride: N });
+        (plan.buffers[a.0 as usize].part, plan.buffers[b.0 as usize].part) = (part(0), part(N));
+        plan.kept = vec![a];
+        launch(&mut plan, "b", SCALE, &[read(x), write(b)], N, false);
+        plan
+    };
+    verify(&plan()).unwrap();
+    let refused = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = plan();
+        change(&mut plan);
+        verify(&plan).unwrap_err()
+    };
+    let error = refused(&|plan| plan.kept.push(plan.kept[0]));
+    assert!(matches!(error, PlanError::Kept { .. }), "{error}");
+    // A part without elements overlaps nothing, not even itself.
+    let error = refused(&|plan| {
+        plan.buffers[3].dims = vec![0];
+        plan.kept.push(plan.kept[0]);
+    });
+    assert!(matches!(error, PlanError::Kept { .. }), "{error}");
+    let error = refused(&|plan| plan.kept = vec![id(plan, "s")]);
+    assert!(matches!(error, PlanError::Kept { .. }), "{error}");
+    let error = refused(&|plan| plan.kept = vec![tensorc_abi::BufferId(99)]);
+    assert!(matches!(error, PlanError::UnknownKept { buffer: 99 }), "{error}");
+    let error = refused(&|plan| plan.kept = vec![id(plan, "a"), id(plan, "b")]);
+    assert!(matches!(error, PlanError::PartsOverlap { .. }), "{error}");
 }

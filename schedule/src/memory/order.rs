@@ -114,16 +114,15 @@ impl PlacementOrder {
 
     /// Plans the memory of the nested plans of a step.
     pub fn apply_nested(&self, step: usize, op: &mut StepOp, room: &mut PlacementRoom) {
-        let orders = self.nested.iter().find(|(at, _)| *at == step);
-        if let (StepOp::Flow { flow, .. }, Some((_, orders))) = (op, orders) {
-            flow.bodies.iter_mut().zip(orders).for_each(|(body, order)| order.apply(body, room));
+        if let Some((_, orders)) = self.nested.iter().find(|(at, _)| *at == step) {
+            apply_all(orders, op, room);
         }
     }
 
     /// Plans the memory of a shape in this order. Allocates nothing if the room and the plan have been used for a shape.
     pub fn apply(&self, plan: &mut Plan, room: &mut PlacementRoom) {
-        for (step, _) in &self.nested {
-            self.apply_nested(*step, &mut plan.steps[*step].op, room);
+        for (step, orders) in &self.nested {
+            apply_all(orders, &mut plan.steps[*step].op, room);
         }
         room.placed.clear();
         let mut total = 0;
@@ -135,6 +134,13 @@ impl PlacementOrder {
             room.placed.push(PlacedLife { first: *first, last: *last, bytes, offset });
         }
         settle(plan, self.ranges.iter().map(|range| &range.buffers[..]), total, room);
+    }
+}
+
+/// Plans the memory of the nested plans of a step in these orders.
+fn apply_all(orders: &[PlacementOrder], op: &mut StepOp, room: &mut PlacementRoom) {
+    if let StepOp::Flow { flow, .. } = op {
+        flow.bodies.iter_mut().zip(orders).for_each(|(body, order)| order.apply(body, room));
     }
 }
 

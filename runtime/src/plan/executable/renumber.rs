@@ -54,8 +54,8 @@ impl Executable {
         room: &mut RenumberRoom,
     ) -> Result<(), LoadError> {
         let (plan, place) = (&self.plan, Place::Processor);
-        verify_kernels(plan, signatures)?;
         self.report = verify_in(plan, &mut room.verify)?;
+        verify_kernels(plan, signatures)?;
         let tables = Tables { code: &self.code, weights: &self.weights, kernels, externs: &self.externs };
         check_tables(plan, tables, place)?;
         let records = &mut room.records;

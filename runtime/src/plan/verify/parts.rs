@@ -71,7 +71,7 @@ impl Written {
                 StorageClass::State(state) => whole != id && plan.states[state as usize] != whole,
                 _ => false,
             };
-            if !after || self.parts(whole).any(|other| plan.overlap(other, id)) {
+            if !after || self.of(id).direct || self.parts(whole).any(|other| plan.overlap(other, id)) {
                 return Err(PlanError::Kept { buffer: buffer.name.clone() });
             }
             self.add_part(whole, id);
