@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::Diagnostic;
@@ -103,10 +104,23 @@ impl Parts {
         model.shape().is_last().then_some(model)
     }
 
-    /// Compiles what runs of many shapes share, if there is something.
+    /// Compiles what runs of many shapes share, if there is something: for batches of any size, and beside it for those of one.
     pub fn prepare(&self, compiler: &Compiler) {
         let Some(facts) = Facts::of_any_inputs(self.graph()) else { return };
-        if let Some(model) = self.templates.general(compiler, &self.source, &facts).filter(|model| self.serves(model)) {
+        let single = facts.with_single_batch(self.graph());
+        thread::scope(|scope| {
+            let beside = single.map(|single| {
+                let work = move || self.prepare_for(compiler, &single);
+                thread::Builder::new().name("tensorc-prepare".to_owned()).spawn_scoped(scope, work)
+            });
+            self.prepare_for(compiler, &facts);
+            // Without a thread, the first run compiles.
+            drop(beside);
+        });
+    }
+
+    fn prepare_for(&self, compiler: &Compiler, facts: &Facts) {
+        if let Some(model) = self.templates.general(compiler, &self.source, facts).filter(|model| self.serves(model)) {
             model.prepare(compiler, &facts.types);
         }
     }

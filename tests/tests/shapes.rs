@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tensorc::ir::text::parse_module;
-use tensorc::{Compiler, Model, Options, Specialize};
+use tensorc::{Compiler, Model, Options, Specialize, Tensor};
 
 use crate::support::backend::options;
 use crate::support::plan_counter;
@@ -96,6 +96,29 @@ fn prepared_models_run_without_compiling() {
     let wrong = NET.replace("?rows, 3]", "4, 3], %w: f32[5, 2]").replace("concat(%a, %b)", "concat(%a, %w)");
     let error = loaded(&wrong).prepare().unwrap_err().to_string();
     assert!(error.contains("concat"), "{error}");
+}
+
+plan_counter!(PLANNED_FOR_BATCHES, count_for_batches);
+
+#[test]
+fn batches_of_one_are_prepared_too() {
+    let compiler = Compiler::new(Options { progress: Some(count_for_batches), ..options() }).unwrap();
+    let text = "graph @main(%x: f32[?batch, ?length, 8], %w: f32[8, 8]) {
+  %p = matmul(%x, %w)
+  %y = tanh(%p)
+  return %y
+}";
+    let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
+    model.prepare().unwrap();
+    let planned = || PLANNED_FOR_BATCHES.load(Ordering::Relaxed);
+    assert_eq!(planned(), 2);
+    let w = Tensor::from_f32(&[8, 8], &[0.25; 64]).unwrap();
+    for [batch, length] in [[1, 7], [5, 7], [1, 30], [2, 100]] {
+        let x = Tensor::from_f32(&[batch, length, 8], &vec![0.5; (batch * length * 8) as usize]).unwrap();
+        let y = &model.run(&[("x", x), ("w", w.clone())]).unwrap()[0].1;
+        assert!(y.to_f32().unwrap().iter().all(|y| (y - 1f32.tanh()).abs() < 1e-6));
+    }
+    assert_eq!(planned(), 2);
 }
 
 /// How often something is planned for two shapes, for the same again, and for a third.

@@ -152,6 +152,22 @@ impl Facts {
         inputs(graph).all(|v| known(graph.resolved(v))).then_some(facts)
     }
 
+    /// The same with 1 for the open dimensions that are the first axis of an input, which are mostly those of batches; `None` if there are
+    /// none.
+    #[must_use]
+    pub fn with_single_batch(&self, graph: &Graph) -> Option<Facts> {
+        let dims = |v: Value| graph.resolved(v).shape.dims().map(<[Dim]>::to_vec).unwrap_or_default();
+        let batches: BTreeSet<Dim> =
+            inputs(graph).filter_map(|v| dims(v).first().copied()).filter(|dim| matches!(dim, Dim::Sym(_))).collect();
+        let mut facts = self.clone();
+        for (ty, v) in facts.types.iter_mut().zip(inputs(graph)) {
+            for (axis, _) in dims(v).iter().enumerate().filter(|(_, dim)| batches.contains(dim)) {
+                ty.dims.set(axis, 1);
+            }
+        }
+        (!batches.is_empty()).then_some(facts)
+    }
+
     /// What is known after a part, if open numbers may be any from 2.
     #[must_use]
     pub fn after(&self, graph: &Graph, part: &PartShape) -> Facts {
