@@ -111,7 +111,7 @@ impl ConvPass {
 pub enum ConvVariant {
     /// Windows packed into a matrix.
     Windows,
-    /// Depthwise, plane by plane.
+    /// Of one channel each, plane by plane: in artifacts made before version 1.9.
     Planar,
     /// A correlation, for the gradient of filters.
     Correlate,
@@ -121,17 +121,20 @@ pub enum ConvVariant {
     BlockedDepthwise,
     /// Winograd convolution.
     Winograd,
+    /// Few channels in a group, over staged rows.
+    Grouped,
 }
 
 impl ConvVariant {
     /// All kernels, in the order of their symbols in [`crate::image::LIBRARIES`].
-    pub const ALL: [ConvVariant; 6] = [
+    pub const ALL: [ConvVariant; 7] = [
         ConvVariant::Windows,
         ConvVariant::Planar,
         ConvVariant::Correlate,
         ConvVariant::Blocked,
         ConvVariant::BlockedDepthwise,
         ConvVariant::Winograd,
+        ConvVariant::Grouped,
     ];
 
     /// The symbol in the run-time library.
@@ -143,6 +146,7 @@ impl ConvVariant {
             ConvVariant::Blocked => "tc_rt_conv_blocked",
             ConvVariant::BlockedDepthwise => "tc_rt_conv_blocked_depthwise",
             ConvVariant::Winograd => "tc_rt_conv_winograd",
+            ConvVariant::Grouped => "tc_rt_conv_grouped",
         }
     }
 }

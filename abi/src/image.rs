@@ -14,7 +14,7 @@ use crate::conv::ConvVariant;
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 8 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 9 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 

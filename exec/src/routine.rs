@@ -67,6 +67,8 @@ pub const CONV_BLOCKED: Routine = convolution!(Blocked);
 pub const CONV_BLOCKED_DEPTHWISE: Routine = convolution!(BlockedDepthwise);
 /// Convolutions by [`ConvVariant::Winograd`].
 pub const CONV_WINOGRAD: Routine = convolution!(Winograd);
+/// Convolutions by [`ConvVariant::Grouped`].
+pub const CONV_GROUPED: Routine = convolution!(Grouped);
 
 /// Hands a macro the symbols and names of all routines, in the order of [`LIBRARIES`].
 #[macro_export]
@@ -81,6 +83,7 @@ macro_rules! library_routines {
             tc_rt_conv_blocked = CONV_BLOCKED;
             tc_rt_conv_blocked_depthwise = CONV_BLOCKED_DEPTHWISE;
             tc_rt_conv_winograd = CONV_WINOGRAD;
+            tc_rt_conv_grouped = CONV_GROUPED;
         }
     };
 }

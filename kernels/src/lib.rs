@@ -8,8 +8,8 @@
 //! ascending k (for a convolution: input channel, then filter row, then filter column; for its
 //! gradients see [`tensorc_abi::ConvPass`]). No ISA level,
 //! blocking or packing changes it, so all ISA levels give the same bits. Taps of a convolution that
-//! fall into the padding contribute a multiply-add with zero, or, for depthwise convolutions,
-//! nothing; the two differ for weights that are not finite.
+//! fall into the padding contribute a multiply-add with zero, or, for depthwise convolutions over blocks of
+//! channels, nothing; the two differ for weights that are not finite.
 //!
 //! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all ISA levels.
 //!

@@ -4,7 +4,7 @@
 //!   padded with zeros.
 //! - Filters of a convolution, per group: panels of at most 12 output channels of nearly equal
 //!   height, each k×rows with k = (input channel, filter row, filter column) outermost.
-//! - Filters of a depthwise convolution: as in the graph.
+//! - Filters of a convolution with few channels in a group: as in the graph.
 //! - Filters of a convolution to blocked channels: panels of up to 32 output channels, each k×columns with k in
 //!   the order of the sum; depthwise ones by block of channels, each taps×16.
 

@@ -2,7 +2,7 @@
 //! executed.
 //!
 //! `shape` brings a convolution and its data gradient into one form, windows that are moved over an
-//! image; `windows` computes that form, `planar` a special case of it. `filters` provides the filter
+//! image; `windows` computes that form, `grouped` (with `staged` rows) and `planar` special cases of it. `filters` provides the filter
 //! matrix and `patches` the matrix of image patches. `correlate` computes the gradient of filters. `blocked`, `blocked_depthwise` and
 //! `winograd` compute blocks of 16 channels, which may lie in blocks, last or, where they are copied, in planes.
 
@@ -10,9 +10,11 @@ mod blocked;
 mod blocked_depthwise;
 mod correlate;
 mod filters;
+mod grouped;
 mod patches;
 mod planar;
 mod shape;
+mod staged;
 mod windows;
 mod winograd;
 
@@ -27,7 +29,7 @@ use crate::isa_levels::{IsaLevel, LANES};
 use crate::prologue::LeftOperand;
 use crate::prologue::{Computed, table_bytes};
 
-pub(crate) use planar::is_planar;
+pub(crate) use grouped::has_small_groups;
 pub(crate) use shape::WindowShape;
 
 /// The kernel that computes a call: a function of the call alone.
@@ -37,7 +39,7 @@ pub fn conv_variant(call: &Conv2d) -> ConvVariant {
         _ if !call.in_planes() && call.is_depthwise() => ConvVariant::BlockedDepthwise,
         _ if !call.in_planes() => ConvVariant::Blocked,
         ConvPass::FilterGradient => ConvVariant::Correlate,
-        _ if is_planar(call) => ConvVariant::Planar,
+        _ if has_small_groups(call) => ConvVariant::Grouped,
         _ => ConvVariant::Windows,
     }
 }
@@ -89,7 +91,7 @@ pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, units: Range<usize>, 
             ConvVariant::Winograd => winograd::pack(call, units, src, dst),
             ConvVariant::Blocked => blocked::pack(level, call, units, src, dst),
             ConvVariant::Windows => windows::pack(level, call, units, src, dst),
-            ConvVariant::Planar | ConvVariant::Correlate => {
+            ConvVariant::Planar | ConvVariant::Grouped | ConvVariant::Correlate => {
                 // Bytes need no alignment.
                 let bytes = packed_len(call) * size_of::<f32>();
                 core::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.as_mut_ptr().cast(), bytes);
@@ -170,6 +172,7 @@ pub fn conv_tasks_by(variant: ConvVariant, call: &Conv2d) -> u64 {
     (match variant {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).tasks(),
         ConvVariant::Planar => planar::tasks(&WindowShape::forward(call)),
+        ConvVariant::Grouped => grouped::tasks(&WindowShape::forward(call)),
         ConvVariant::Windows => windows::WindowTasks::new(call).tasks(),
         ConvVariant::Blocked => blocked::BlockedTasks::new(call).tasks(),
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).tasks(),
@@ -205,6 +208,7 @@ pub fn conv_scratch_by(variant: ConvVariant, call: &Conv2d, prologue: Option<usi
     let elements = match variant {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).scratch(),
         ConvVariant::Planar => planar::scratch(&WindowShape::forward(call)),
+        ConvVariant::Grouped => grouped::scratch(&WindowShape::forward(call)),
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).scratch(computed),
         ConvVariant::Windows => windows::WindowTasks::new(call).scratch(),
         ConvVariant::Blocked => blocked::BlockedTasks::new(call).scratch(computed),
@@ -302,6 +306,7 @@ unsafe fn run(
                 correlate::run(level, &correlate::CorrelationTasks::new(call), tensors, epilogue, tasks, scratch);
             }
             ConvVariant::Planar => planar::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),
+            ConvVariant::Grouped => grouped::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),
             ConvVariant::Windows => {
                 windows::run(level, &windows::WindowTasks::new(call), tensors, epilogue, tasks, scratch)
             }

@@ -6,8 +6,8 @@ use crate::fused::Fma;
 
 use super::vector::{Lanes, Vector};
 use super::{
-    Depthwise, DepthwiseTile, InputWindow, NR, Panel, RegisterTile, Skinny, Tile, narrow, narrow_blocked,
-    narrow_depthwise, narrow_pack, portable, spread,
+    DepthwiseTile, InputWindow, NR, Panel, Plane, RegisterTile, Skinny, Tile, narrow, narrow_blocked, narrow_pack,
+    portable, spread,
 };
 
 const LANES: usize = 8;
@@ -54,9 +54,6 @@ impl Lanes for __m256 {
 
 impl Vector for __m256 {
     type First = __m256i;
-    type Some = __m256i;
-    /// For each of the vectors of eight elements that are read.
-    type Taps = [__m256i; 2];
 
     #[inline(always)]
     unsafe fn first(count: usize) -> __m256i {
@@ -74,39 +71,6 @@ impl Vector for __m256 {
     unsafe fn store_first(self, p: *mut f32, first: __m256i) {
         // SAFETY: as above.
         unsafe { _mm256_maskstore_ps(p, first, self) }
-    }
-
-    #[inline(always)]
-    unsafe fn lanes(bits: u8) -> __m256i {
-        // SAFETY: as above.
-        unsafe { bit_mask(bits) }
-    }
-
-    #[inline(always)]
-    unsafe fn select(lanes: __m256i, a: Self, b: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_blendv_ps(b, a, _mm256_castsi256_ps(lanes)) }
-    }
-
-    #[inline(always)]
-    unsafe fn taps<const STEP: usize>(bits: u8) -> [__m256i; 2] {
-        let elements = if STEP == 1 { bits.into() } else { spread(bits) };
-        // SAFETY: as above.
-        unsafe { [bit_mask(elements as u8), bit_mask((elements >> LANES) as u8)] }
-    }
-
-    #[inline(always)]
-    unsafe fn load_taps<const STEP: usize>(p: *const f32, taps: [__m256i; 2]) -> Self {
-        // SAFETY: as above.
-        unsafe {
-            let left = _mm256_maskload_ps(p, taps[0]);
-            if STEP == 1 {
-                return left;
-            }
-            let right = _mm256_maskload_ps(p.wrapping_add(LANES), taps[1]);
-            let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(left, right));
-            _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(even))
-        }
     }
 
     #[inline(always)]
@@ -145,25 +109,6 @@ impl Vector for __m256 {
     unsafe fn fetch_far(p: *const f32) {
         // SAFETY: any address will do.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
-    }
-}
-
-/// # Safety
-/// As [`IsaLevel`].
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Depthwise<'_>) {
-        // SAFETY: passed on from the caller.
-        unsafe { narrow_depthwise::square::<__m256, STEP, K, LINES>(d) }
-    }
-    let all = [square::<1, 3, 6>, square::<2, 3, 9>, square::<1, 5, 8>, square::<2, 5, 11>];
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match narrow_depthwise::usual(d, all) {
-            Some(square) => square(d),
-            None => portable::depthwise(d, Fma::new()),
-        }
     }
 }
 
@@ -291,4 +236,12 @@ fn bit_mask(bits: u8) -> __m256i {
 pub(super) unsafe fn panel(p: &Panel) {
     // SAFETY: passed on from the caller.
     unsafe { narrow_pack::panel::<__m256>(p) }
+}
+
+/// # Safety
+/// As [`IsaLevel`].
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn plane(p: &Plane<'_>) {
+    // SAFETY: passed on from the caller.
+    unsafe { portable::plane(p, Fma::new()) }
 }

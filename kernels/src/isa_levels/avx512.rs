@@ -7,8 +7,10 @@
 
 use core::arch::x86_64::*;
 
+use crate::fused::Fma;
+
 use super::avx512_data::first;
-use super::{LANES, MR, NR, Skinny, Tile};
+use super::{LANES, MR, NR, Plane, Skinny, Tile, portable};
 
 type TileFn = unsafe fn(&Tile);
 
@@ -289,4 +291,12 @@ unsafe fn panels_of<const M: usize, const P: usize>(s: &Skinny, panel: usize) {
             }
         }
     }
+}
+
+/// # Safety
+/// As [`IsaLevel`].
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn plane(p: &Plane<'_>) {
+    // SAFETY: passed on from the caller.
+    unsafe { portable::plane(p, Fma::new()) }
 }

@@ -12,20 +12,17 @@ mod avx512;
 mod avx512_blocked;
 #[cfg(target_arch = "x86_64")]
 mod avx512_data;
-#[cfg(target_arch = "x86_64")]
-mod avx512_depthwise;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod narrow;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod narrow_blocked;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-mod narrow_depthwise;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod narrow_pack;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 mod portable_blocked;
+mod staged;
 mod vector;
 mod winograd;
 
@@ -186,8 +183,8 @@ const fn spread(mask: u8) -> u16 {
     (bits | bits << 1) & 0x5555
 }
 
-/// Rows of one plane of a depthwise convolution (see [`crate::conv`] for the sum).
-pub(crate) struct Depthwise<'a> {
+/// Rows of one plane of a convolution that reads one channel.
+pub(crate) struct Plane<'a> {
     /// Input plane, `input[0] × input[1]`.
     pub x: *const f32,
     /// Filter, `kernel[0] × kernel[1]`.
@@ -196,11 +193,6 @@ pub(crate) struct Depthwise<'a> {
     pub y: *mut f32,
     /// Output rows to compute.
     pub rows: core::ops::Range<usize>,
-    pub shape: &'a DepthwiseShape<'a>,
-}
-
-/// What all planes of a depthwise convolution have in common.
-pub(crate) struct DepthwiseShape<'a> {
     pub input: [usize; 2],
     pub output: [usize; 2],
     pub kernel: [usize; 2],
@@ -209,12 +201,36 @@ pub(crate) struct DepthwiseShape<'a> {
     pub pads: [usize; 2],
     /// For filter column s, the half-open range of output columns whose tap lies in the image.
     pub columns: &'a [[u32; 2]],
-    /// Lanes in the image of output vector v at filter column s, at `[v·kernel[1] + s]`.
-    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code, reason = "for vectors"))]
-    pub masks: &'a [u16],
-    /// Output vectors all of whose lanes are in the image at every filter column.
-    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code, reason = "for vectors"))]
-    pub inside: core::ops::Range<usize>,
+}
+
+/// A row of an image with zeros for its padding, of which columns that leave the same remainder lie side by side: column
+/// `step·q + phase - pad` at `to[phase·width + q]`.
+pub(crate) struct StagedLine {
+    pub x: *const f32,
+    pub columns: usize,
+    pub pad: usize,
+    pub step: usize,
+    pub to: *mut f32,
+    pub width: usize,
+}
+
+/// Rows of some output channels of a convolution that read the same input channels, which are staged.
+pub(crate) struct StagedRows<'a> {
+    /// What the first term of the first column of the first row reads. From there on all columns are readable, up to whole vectors of
+    /// [`LANES`], for every row and term.
+    pub x: *const f32,
+    /// Elements of x from an output row to the next.
+    pub row: usize,
+    /// Elements of x to what each term of the sum reads.
+    pub terms: &'a [u32],
+    /// Term k of channel o at `w[o·terms + k]`.
+    pub w: *const f32,
+    pub channels: usize,
+    pub rows: usize,
+    pub columns: usize,
+    /// Column c of row r of channel o at `y[o·plane + r·columns + c]`.
+    pub y: *mut f32,
+    pub plane: usize,
 }
 
 /// Most output pixels of a [`RegisterTile`].
@@ -351,9 +367,11 @@ kernels! {
     skinny(Skinny) = avx512::skinny, avx2::skinny, neon::skinny, portable::skinny;
     panel(Panel) = avx512_data::panel, avx2::panel, neon::panel, portable::panel;
     fetch(InputWindow<'_>) = avx512_data::fetch, avx2::fetch, portable::fetch, portable::fetch;
-    depthwise(Depthwise<'_>) =
-        avx512_depthwise::depthwise, avx2::depthwise, neon::depthwise,
-        portable::baseline_depthwise;
+    plane(Plane<'_>) = avx512::plane, avx2::plane, portable::baseline_plane, portable::baseline_plane;
+    staged_line(StagedLine) =
+        staged::avx512::staged_line, staged::avx2::staged_line, staged::neon::staged_line, staged::portable::staged_line;
+    staged_rows(StagedRows<'_>) =
+        staged::avx512::staged_rows, staged::avx2::staged_rows, staged::neon::staged_rows, staged::portable::staged_rows;
     register_tile(RegisterTile) = avx512_blocked::register_tile, avx2::register_tile, neon::register_tile, portable_blocked::register_tile;
     depthwise_tile(DepthwiseTile) =
         avx512_blocked::depthwise_tile, avx2::depthwise_tile, neon::depthwise_tile, portable_blocked::depthwise_tile;

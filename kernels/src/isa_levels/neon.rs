@@ -4,13 +4,8 @@
 
 use core::arch::aarch64::*;
 
-use crate::fused::Baseline;
-
 use super::vector::{Lanes, Vector};
-use super::{
-    Depthwise, DepthwiseTile, Panel, RegisterTile, Skinny, Tile, narrow, narrow_blocked, narrow_depthwise, narrow_pack,
-    portable,
-};
+use super::{DepthwiseTile, Panel, RegisterTile, Skinny, Tile, narrow, narrow_blocked, narrow_pack};
 
 impl Lanes for float32x4_t {
     const LANES: usize = 4;
@@ -54,8 +49,6 @@ impl Lanes for float32x4_t {
 
 impl Vector for float32x4_t {
     type First = usize;
-    type Some = uint32x4_t;
-    type Taps = u8;
 
     #[inline(always)]
     unsafe fn first(count: usize) -> usize {
@@ -88,48 +81,6 @@ impl Vector for float32x4_t {
             vst1q_f32(lanes.as_mut_ptr(), self);
             for (i, lane) in lanes.iter().enumerate().take(first) {
                 *p.add(i) = *lane;
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn lanes(bits: u8) -> uint32x4_t {
-        let each = [1u32, 2, 4, 8];
-        // SAFETY: as for `splat`.
-        unsafe { vtstq_u32(vdupq_n_u32(bits.into()), vld1q_u32(each.as_ptr())) }
-    }
-
-    #[inline(always)]
-    unsafe fn select(lanes: uint32x4_t, a: Self, b: Self) -> Self {
-        // SAFETY: as for `splat`.
-        unsafe { vbslq_f32(lanes, a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn taps<const STEP: usize>(bits: u8) -> u8 {
-        bits
-    }
-
-    #[inline(always)]
-    unsafe fn load_taps<const STEP: usize>(p: *const f32, taps: u8) -> Self {
-        // SAFETY: only the elements of the lanes are read.
-        unsafe {
-            match (taps, STEP) {
-                (0xf, 1) => vld1q_f32(p),
-                // Both loads have element 3, so that nothing behind the last is read.
-                (0xf, _) => {
-                    let (left, right) = (vld1q_f32(p), vld1q_f32(p.add(3)));
-                    vcombine_f32(vget_low_f32(vuzp1q_f32(left, left)), vget_low_f32(vuzp2q_f32(right, right)))
-                }
-                _ => {
-                    let mut lanes = [0.0; 4];
-                    for (l, lane) in lanes.iter_mut().enumerate() {
-                        if taps >> l & 1 == 1 {
-                            *lane = *p.wrapping_add(l * STEP);
-                        }
-                    }
-                    vld1q_f32(lanes.as_ptr())
-                }
             }
         }
     }
@@ -186,21 +137,4 @@ pub(super) unsafe fn register_tile(t: &RegisterTile) {
 pub(super) unsafe fn depthwise_tile(t: &DepthwiseTile) {
     // SAFETY: passed on from the caller.
     unsafe { narrow_blocked::depthwise_tile::<float32x4_t, 4>(t) }
-}
-
-/// # Safety
-/// As [`IsaLevel`].
-pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
-    unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Depthwise<'_>) {
-        // SAFETY: passed on from the caller.
-        unsafe { narrow_depthwise::square::<float32x4_t, STEP, K, LINES>(d) }
-    }
-    let all = [square::<1, 3, 6>, square::<2, 3, 9>, square::<1, 5, 8>, square::<2, 5, 11>];
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match narrow_depthwise::usual(d, all) {
-            Some(square) => square(d),
-            None => portable::depthwise(d, Baseline),
-        }
-    }
 }

@@ -3,7 +3,7 @@
 
 use crate::fused::{Baseline, FusedMultiplyAdd};
 
-use super::{Depthwise, InputWindow, LANES, NR, Panel, Skinny, Tile};
+use super::{InputWindow, LANES, NR, Panel, Plane, Skinny, Tile};
 
 /// Rows and columns of the portable register tile.
 const ROWS: usize = 4;
@@ -142,42 +142,41 @@ pub(super) unsafe fn fetch(f: &InputWindow<'_>) {
 
 /// # Safety
 /// As [`IsaLevel`].
-pub(super) unsafe fn baseline_depthwise(d: &Depthwise<'_>) {
+pub(super) unsafe fn baseline_plane(d: &Plane<'_>) {
     // SAFETY: passed on from the caller.
-    unsafe { depthwise(d, Baseline) }
+    unsafe { plane(d, Baseline) }
 }
 
 /// # Safety
 /// As [`IsaLevel`].
 #[inline(always)]
-pub(super) unsafe fn depthwise(d: &Depthwise<'_>, fused: impl FusedMultiplyAdd) {
-    let g = d.shape;
+pub(super) unsafe fn plane(d: &Plane<'_>, fused: impl FusedMultiplyAdd) {
     for p in d.rows.clone() {
         // SAFETY: p is an output row.
-        let y = unsafe { core::slice::from_raw_parts_mut(d.y.add(p * g.output[1]), g.output[1]) };
+        let y = unsafe { core::slice::from_raw_parts_mut(d.y.add(p * d.output[1]), d.output[1]) };
         y.fill(0.0);
-        for r in 0..g.kernel[0] {
-            let ih = (p * g.strides[0] + r * g.dilations[0]).wrapping_sub(g.pads[0]);
-            if ih >= g.input[0] {
+        for r in 0..d.kernel[0] {
+            let ih = (p * d.strides[0] + r * d.dilations[0]).wrapping_sub(d.pads[0]);
+            if ih >= d.input[0] {
                 continue;
             }
-            for (s, columns) in g.columns.iter().enumerate() {
+            for (s, columns) in d.columns.iter().enumerate() {
                 let [first, last] = columns.map(|column| column as usize);
                 if first >= last {
                     continue;
                 }
                 // SAFETY: output columns first..last read inside row ih by the definition of `columns`.
                 unsafe {
-                    let w = *d.w.add(r * g.kernel[1] + s);
-                    let column = first * g.strides[1] + s * g.dilations[1] - g.pads[1];
-                    let x = d.x.add(ih * g.input[1] + column);
-                    if g.strides[1] == 1 {
+                    let w = *d.w.add(r * d.kernel[1] + s);
+                    let column = first * d.strides[1] + s * d.dilations[1] - d.pads[1];
+                    let x = d.x.add(ih * d.input[1] + column);
+                    if d.strides[1] == 1 {
                         for (q, sum) in y[first..last].iter_mut().enumerate() {
                             *sum = fused.mul_add(*x.add(q), w, *sum);
                         }
                     } else {
                         for (q, sum) in y[first..last].iter_mut().enumerate() {
-                            *sum = fused.mul_add(*x.add(q * g.strides[1]), w, *sum);
+                            *sum = fused.mul_add(*x.add(q * d.strides[1]), w, *sum);
                         }
                     }
                 }

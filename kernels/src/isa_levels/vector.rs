@@ -1,4 +1,4 @@
-//! What the kernels in `narrow`, `narrow_blocked`, `narrow_depthwise` and `winograd` need of the vectors of an
+//! What the kernels in `narrow`, `narrow_blocked`, `staged` and `winograd` need of the vectors of an
 //! instruction set.
 
 /// A few f32.
@@ -17,7 +17,7 @@ pub(super) trait Lanes: Copy {
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
 }
 
-/// A vector whose elements can be chosen one by one.
+/// A vector of which the first few elements can be read or written alone.
 ///
 /// # Safety
 /// As for [`Lanes`].
@@ -25,24 +25,12 @@ pub(super) trait Lanes: Copy {
 pub(super) trait Vector: Lanes {
     /// Which lanes are the first few.
     type First: Copy;
-    /// Some of the lanes.
-    type Some: Copy;
-    /// Which elements [`Vector::load_taps`] reads.
-    type Taps: Copy;
 
     /// The first `count` lanes, at least one.
     unsafe fn first(count: usize) -> Self::First;
     /// Zero in the other lanes, whose elements are not read.
     unsafe fn load_first(p: *const f32, first: Self::First) -> Self;
     unsafe fn store_first(self, p: *mut f32, first: Self::First);
-    /// Lane l if bit l is set.
-    unsafe fn lanes(bits: u8) -> Self::Some;
-    /// `a` in these lanes, `b` in the others.
-    unsafe fn select(lanes: Self::Some, a: Self, b: Self) -> Self;
-    /// Those of the lanes whose bits are set.
-    unsafe fn taps<const STEP: usize>(bits: u8) -> Self::Taps;
-    /// Element `STEP·l` in lane l, `STEP` being 1 or 2; zero in lanes without.
-    unsafe fn load_taps<const STEP: usize>(p: *const f32, taps: Self::Taps) -> Self;
 
     /// Copies a square of as many rows as a vector has lanes: element j of row i, of rows `stride` apart, becomes
     /// element i of row j, of rows `ld` apart.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod blocks;
+mod conv;
 mod distance;
 mod math;
 mod mxnet;

@@ -1,0 +1,158 @@
+//! Convolutions with few channels in a group, such as depthwise ones. They are computed plane by plane, without packing.
+
+use core::ops::Range;
+
+use tensorc_abi::{Conv2d, ConvAlgorithm, ConvPass};
+
+use super::staged::Stage;
+use super::{Tensors, WindowShape};
+use crate::blocking::EvenSplit;
+use crate::epilogue::EpilogueCall;
+use crate::isa_levels::{IsaLevel, StagedRows};
+
+/// Output elements of one epilogue call, about.
+const EPILOGUE_ELEMENTS: usize = 8 * 1024;
+/// Multiply-adds that are worth a task of their own.
+const TASK_TERMS: usize = 150_000;
+/// Output channels of a group up to which a plane at a time beats a matrix product, and most input channels.
+const FILTERS: u64 = 8;
+const CHANNELS: u64 = 64;
+
+/// Whether a convolution is computed so: a question of its filters alone, which are packed for it.
+pub(crate) fn has_small_groups(call: &Conv2d) -> bool {
+    let forward = matches!(call.pass, ConvPass::Packed(ConvAlgorithm::Direct) | ConvPass::Forward);
+    forward && call.groups > 1 && call.kernel != [1, 1] && call.out_channels <= FILTERS && call.in_channels <= CHANNELS
+}
+
+/// The division into tasks: runs of groups, or bands of rows of large planes.
+struct GroupTasks {
+    /// Groups, over images, cut into runs.
+    groups: EvenSplit,
+    /// Output rows of a plane cut into bands.
+    bands: EvenSplit,
+}
+
+impl GroupTasks {
+    fn new(shape: &WindowShape) -> Self {
+        let terms = (shape.out_channels * shape.pixels() * shape.depth()).max(1);
+        let bands = EvenSplit::into(shape.output[0], terms / TASK_TERMS);
+        let together = if bands.parts() > 1 { 1 } else { (TASK_TERMS / terms).max(1) };
+        GroupTasks { groups: EvenSplit::by(shape.batch * shape.groups, together), bands }
+    }
+}
+
+pub(super) fn tasks(shape: &WindowShape) -> usize {
+    if shape.is_empty() {
+        return 0;
+    }
+    let schedule = GroupTasks::new(shape);
+    schedule.groups.parts() * schedule.bands.parts()
+}
+
+/// Elements of scratch one thread needs: for staged rows, and a list of the terms of the sum.
+pub(super) fn scratch(shape: &WindowShape) -> usize {
+    match shape.is_empty() {
+        true => 0,
+        false => Stage::new(shape).elements() + shape.depth(),
+    }
+}
+
+/// The packed filters are those of the graph.
+///
+/// # Safety
+/// As for [`super::conv_run`].
+pub(super) unsafe fn run(
+    level: IsaLevel,
+    shape: &WindowShape,
+    tensors: Tensors,
+    epilogue: Option<EpilogueCall>,
+    tasks: Range<usize>,
+    scratch: *mut f32,
+) {
+    if tasks.is_empty() {
+        return;
+    }
+    // SAFETY: the scratch is as long as `scratch` says.
+    let reader = unsafe { Reader::new(shape, scratch) };
+    let (schedule, filters) = (GroupTasks::new(shape), shape.out_channels);
+    for task in tasks {
+        let rows = schedule.bands.range(task % schedule.bands.parts());
+        let cols = rows.start * shape.output[1]..rows.end * shape.output[1];
+        let groups = schedule.groups.range(task / schedule.bands.parts());
+        let together = (EPILOGUE_ELEMENTS / (filters * cols.len()).max(1)).max(1);
+        let mut group = groups.start;
+        while group < groups.end {
+            let (image, first) = (group / shape.groups, group % shape.groups);
+            let end = groups.end.min(group + together).min((image + 1) * shape.groups);
+            for group in first..first + end - group {
+                let planes = GroupPlanes {
+                    x: tensors.left.wrapping_add(image * shape.image() + group * shape.in_channels * shape.plane()),
+                    w: tensors.right.wrapping_add(group * filters * shape.depth()),
+                    y: tensors.result.wrapping_add(image * shape.images[1] + group * filters * shape.pixels()),
+                };
+                // SAFETY: the planes and the filters are inside their tensors.
+                unsafe { reader.rows(level, shape, planes, rows.clone()) };
+            }
+            let channels = first * filters..(first + end - group) * filters;
+            // SAFETY: the block is finished; the epilogue fits by the caller's contract.
+            unsafe { EpilogueCall::finish(epilogue, [image as u64, 0, 0], channels, cols.clone()) };
+            group = end;
+        }
+    }
+}
+
+/// What a group reads and writes.
+#[derive(Clone, Copy)]
+struct GroupPlanes {
+    x: *const f32,
+    w: *const f32,
+    y: *mut f32,
+}
+
+/// Staged rows in the scratch, with the list of the terms.
+struct Reader<'a> {
+    stage: Stage<'a>,
+    terms: &'a [u32],
+    memory: *mut f32,
+}
+
+impl<'a> Reader<'a> {
+    /// # Safety
+    /// `memory` has [`scratch`] elements, which nothing else uses.
+    unsafe fn new(shape: &'a WindowShape, memory: *mut f32) -> Reader<'a> {
+        let stage = Stage::new(shape);
+        // SAFETY: the scratch is aligned for four bytes, and holds the terms, which are written before they are read, behind the rows.
+        let terms = unsafe {
+            let terms = memory.add(stage.elements()).cast::<u32>();
+            terms.write_bytes(0, shape.depth());
+            core::slice::from_raw_parts_mut(terms, shape.depth())
+        };
+        stage.list_terms(terms);
+        Reader { stage, terms, memory }
+    }
+
+    /// Computes some rows of the output channels of a group.
+    ///
+    /// # Safety
+    /// The planes and filters are those of a group of the shape.
+    unsafe fn rows(&self, level: IsaLevel, shape: &WindowShape, planes: GroupPlanes, rows: Range<usize>) {
+        for first in rows.clone().step_by(self.stage.rows) {
+            let rows = first..rows.end.min(first + self.stage.rows);
+            // SAFETY: passed on from the caller; the scratch holds the staged rows.
+            unsafe {
+                self.stage.fill(level, planes.x, rows.clone(), self.memory);
+                level.staged_rows(&StagedRows {
+                    x: self.memory,
+                    row: self.stage.row(),
+                    terms: self.terms,
+                    w: planes.w,
+                    channels: shape.out_channels,
+                    rows: rows.len(),
+                    columns: shape.output[1],
+                    y: planes.y.add(first * shape.output[1]),
+                    plane: shape.pixels(),
+                });
+            }
+        }
+    }
+}
