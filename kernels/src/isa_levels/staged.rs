@@ -79,26 +79,26 @@ unsafe fn tile<X: Lanes, const O: usize, const R: usize, const C: usize>(
     unsafe {
         let x = t.x.add(row * t.row + vector * X::LANES);
         let w = t.w.add(channel * terms);
-        let mut acc = [[[X::splat(0.0); C]; R]; O];
+        let mut acc = [[[X::splat(0.0); O]; C]; R];
         for (k, &at) in t.terms.iter().enumerate() {
             let x = x.add(at as usize);
             let mut filters = [X::splat(0.0); O];
             for (o, filter) in filters.iter_mut().enumerate() {
                 *filter = X::splat(*w.add(o * terms + k));
             }
-            for r in 0..R {
-                for c in 0..C {
+            for (r, vectors) in acc.iter_mut().enumerate() {
+                for (c, sums) in vectors.iter_mut().enumerate() {
                     let value = X::load(x.add(r * t.row + c * X::LANES));
-                    for o in 0..O {
-                        acc[o][r][c] = value.mul_add(filters[o], acc[o][r][c]);
+                    for (sum, filter) in sums.iter_mut().zip(filters) {
+                        *sum = value.mul_add(filter, *sum);
                     }
                 }
             }
         }
-        for (o, rows) in acc.iter().enumerate() {
-            for (r, sums) in rows.iter().enumerate() {
-                let y = t.y.add((channel + o) * t.plane + (row + r) * t.columns);
-                for (c, sum) in sums.iter().enumerate() {
+        for (r, vectors) in acc.iter().enumerate() {
+            for (c, sums) in vectors.iter().enumerate() {
+                for (o, sum) in sums.iter().enumerate() {
+                    let y = t.y.add((channel + o) * t.plane + (row + r) * t.columns);
                     store(*sum, y, (vector + c) * X::LANES, t.columns);
                 }
             }
