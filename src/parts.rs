@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::thread;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::Diagnostic;
@@ -107,16 +106,13 @@ impl Parts {
     /// Compiles what runs of many shapes share, if there is something: for batches of any size, and beside it for those of one.
     pub fn prepare(&self, compiler: &Compiler) {
         let Some(facts) = Facts::of_any_inputs(self.graph()) else { return };
-        let single = facts.with_single_batch(self.graph());
-        thread::scope(|scope| {
-            let beside = single.map(|single| {
-                let work = move || self.prepare_for(compiler, &single);
-                thread::Builder::new().name("tensorc-prepare".to_owned()).spawn_scoped(scope, work)
-            });
-            self.prepare_for(compiler, &facts);
-            // Without a thread, the first run compiles.
-            drop(beside);
-        });
+        let all: Vec<Facts> = facts.with_single_batch(self.graph()).into_iter().chain([facts]).collect();
+        let prepare = |i: usize| {
+            self.prepare_for(compiler, &all[i]);
+            Ok(())
+        };
+        // What is not prepared is compiled by the first run.
+        drop(compiler.side_by_side(all.len(), "preparing a model", prepare));
     }
 
     fn prepare_for(&self, compiler: &Compiler, facts: &Facts) {
@@ -208,15 +204,14 @@ impl Parts {
         if let Some(part) = self.compile_open(compiler, facts, report) {
             return Ok(part);
         }
-        let (mut report, mut graph) = (Report::default(), self.graph().clone());
-        let shape = report.timed(compiler, "infer", || {
-            let inputs = graph.inputs().len();
-            bind(&mut graph, &facts.types[..inputs])?;
+        let mut report = Report::default();
+        let (graph, shape) = report.timed(compiler, "infer", || {
+            let mut graph = self.graph_for(compiler, &facts.types[..self.graph().inputs().len()])?;
             let shape = next_part(&mut graph, compiler.typing(), facts)?;
             if let Some(derive) = &self.source.derive {
                 derive(&mut graph, &shape)?;
             }
-            Ok(shape)
+            Ok((graph, shape))
         })?;
         let code = SessionCode::compile_typed(compiler, graph, report)?;
         Ok(CompiledPart { code: PartCode::Own(Box::new(code)), shape })

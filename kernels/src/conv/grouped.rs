@@ -4,16 +4,12 @@ use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvAlgorithm, ConvPass};
 
+use super::planes::PlaneTasks;
 use super::staged::Stage;
 use super::{Tensors, WindowShape};
-use crate::blocking::EvenSplit;
 use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{IsaLevel, StagedRows};
 
-/// Output elements of one epilogue call, about.
-const EPILOGUE_ELEMENTS: usize = 8 * 1024;
-/// Multiply-adds that are worth a task of their own.
-const TASK_TERMS: usize = 150_000;
 /// Output channels of a group up to which a plane at a time beats a matrix product, and most input channels.
 const FILTERS: u64 = 8;
 const CHANNELS: u64 = 64;
@@ -24,29 +20,8 @@ pub(crate) fn has_small_groups(call: &Conv2d) -> bool {
     forward && call.groups > 1 && call.kernel != [1, 1] && call.out_channels <= FILTERS && call.in_channels <= CHANNELS
 }
 
-/// The division into tasks: runs of groups, or bands of rows of large planes.
-struct GroupTasks {
-    /// Groups, over images, cut into runs.
-    groups: EvenSplit,
-    /// Output rows of a plane cut into bands.
-    bands: EvenSplit,
-}
-
-impl GroupTasks {
-    fn new(shape: &WindowShape) -> Self {
-        let terms = (shape.out_channels * shape.pixels() * shape.depth()).max(1);
-        let bands = EvenSplit::into(shape.output[0], terms / TASK_TERMS);
-        let together = if bands.parts() > 1 { 1 } else { (TASK_TERMS / terms).max(1) };
-        GroupTasks { groups: EvenSplit::by(shape.batch * shape.groups, together), bands }
-    }
-}
-
 pub(super) fn tasks(shape: &WindowShape) -> usize {
-    if shape.is_empty() {
-        return 0;
-    }
-    let schedule = GroupTasks::new(shape);
-    schedule.groups.parts() * schedule.bands.parts()
+    PlaneTasks::new(shape, shape.out_channels).tasks()
 }
 
 /// Elements of scratch one thread needs: for staged rows, and a list of the terms of the sum.
@@ -57,7 +32,7 @@ pub(super) fn scratch(shape: &WindowShape) -> usize {
     }
 }
 
-/// The packed filters are those of the graph.
+/// Filters are not packed.
 ///
 /// # Safety
 /// As for [`super::conv_run`].
@@ -74,31 +49,18 @@ pub(super) unsafe fn run(
     }
     // SAFETY: the scratch is as long as `scratch` says.
     let reader = unsafe { Reader::new(shape, scratch) };
-    let (schedule, filters) = (GroupTasks::new(shape), shape.out_channels);
-    for task in tasks {
-        let rows = schedule.bands.range(task % schedule.bands.parts());
-        let cols = rows.start * shape.output[1]..rows.end * shape.output[1];
-        let groups = schedule.groups.range(task / schedule.bands.parts());
-        let together = (EPILOGUE_ELEMENTS / (filters * cols.len()).max(1)).max(1);
-        let mut group = groups.start;
-        while group < groups.end {
-            let (image, first) = (group / shape.groups, group % shape.groups);
-            let end = groups.end.min(group + together).min((image + 1) * shape.groups);
-            for group in first..first + end - group {
-                let planes = GroupPlanes {
-                    x: tensors.left.wrapping_add(image * shape.image() + group * shape.in_channels * shape.plane()),
-                    w: tensors.right.wrapping_add(group * filters * shape.depth()),
-                    y: tensors.result.wrapping_add(image * shape.images[1] + group * filters * shape.pixels()),
-                };
-                // SAFETY: the planes and the filters are inside their tensors.
-                unsafe { reader.rows(level, shape, planes, rows.clone()) };
-            }
-            let channels = first * filters..(first + end - group) * filters;
-            // SAFETY: the block is finished; the epilogue fits by the caller's contract.
-            unsafe { EpilogueCall::finish(epilogue, [image as u64, 0, 0], channels, cols.clone()) };
-            group = end;
-        }
-    }
+    let compute = |image: usize, channel: usize, rows: Range<usize>| {
+        let group = channel / shape.out_channels;
+        let planes = GroupPlanes {
+            x: tensors.left.wrapping_add(image * shape.image() + group * shape.in_channels * shape.plane()),
+            w: tensors.right.wrapping_add(channel * shape.depth()),
+            y: tensors.result.wrapping_add(image * shape.images[1] + channel * shape.pixels()),
+        };
+        // SAFETY: the planes and the filters are inside their tensors.
+        unsafe { reader.rows(level, shape, planes, rows) };
+    };
+    // SAFETY: passed on from the caller.
+    unsafe { PlaneTasks::new(shape, shape.out_channels).run(tasks, epilogue, compute) };
 }
 
 /// What a group reads and writes.
@@ -134,7 +96,7 @@ impl<'a> Reader<'a> {
     /// Computes some rows of the output channels of a group.
     ///
     /// # Safety
-    /// The planes and filters are those of a group of the shape.
+    /// `planes` are those of a group.
     unsafe fn rows(&self, level: IsaLevel, shape: &WindowShape, planes: GroupPlanes, rows: Range<usize>) {
         for first in rows.clone().step_by(self.stage.rows) {
             let rows = first..rows.end.min(first + self.stage.rows);

@@ -13,6 +13,7 @@ mod filters;
 mod grouped;
 mod patches;
 mod planar;
+mod planes;
 mod shape;
 mod staged;
 mod windows;

@@ -22,7 +22,7 @@ pub(super) unsafe fn rows<X: Lanes>(t: &StagedRows<'_>) {
         let pair = t.channels - channel >= PAIR;
         for block in 0..blocks {
             let range = vectors * block / blocks..vectors * (block + 1) / blocks;
-            // SAFETY: the channels and columns are those of the call.
+            // SAFETY: passed on from the caller: channels below `channels`, vectors of the row.
             unsafe {
                 match (pair, range.len()) {
                     (false, 1) => down::<X, 1, 8, 1>(t, channel, range),

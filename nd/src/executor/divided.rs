@@ -402,7 +402,7 @@ fn refused(graph: &Graph, node: Option<NodeId>, why: &str) -> Error {
     node.map_or(error.clone(), |node| error.at(&graph.node(node).name)).into()
 }
 
-/// Adds a part of the gradient of an argument to its array. The first part of one that is to be written replaces what is there.
+/// Adds to the gradient array of an argument. With [`GradReq::Write`], the first addend overwrites the array.
 fn deliver(arrays: Arrays<'_>, written: &mut BTreeSet<usize>, at: usize, part: &NDArray) -> Result<(), Error> {
     let Some(gradient) = &arrays.bound.gradients[at] else { return Ok(()) };
     match arrays.bound.requests[at] == GradReq::Write && written.insert(at) {

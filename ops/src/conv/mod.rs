@@ -24,49 +24,46 @@ fn groups(params: &Params) -> Result<u64, OpError> {
 type Positions<'a> = &'a dyn Fn(usize, &Index, &Index) -> Index;
 
 /// `out[n, oc, o…] = Σ x[n, ic, position(o, k)…] · w[oc, ic, k…]`, within groups of channels.
-///
-/// `x` is [n, ic, …], `w` is [oc, ic / groups, k…], the result [n, oc, spatial…].
-fn convolve<'g>(
+struct Convolution<'a, 'g> {
+    /// [n, ic, …]
     x: Tensor<'g>,
+    /// [oc, ic / groups, k…]
     w: Tensor<'g>,
     groups: u64,
-    spatial: &Extents,
-    position: Positions<'_>,
-) -> Result<Tensor<'g>> {
-    match volume::is_cut(x, w, spatial)? {
-        true => volume::convolve(x, w, groups, spatial, position),
-        false => contract(x, w, groups, spatial, position),
-    }
+    /// The extents of the result [n, oc, spatial…].
+    spatial: Extents,
+    position: Positions<'a>,
 }
 
-/// [`convolve`] as one contraction.
-fn contract<'g>(
-    x: Tensor<'g>,
-    w: Tensor<'g>,
-    groups: u64,
-    spatial: &Extents,
-    position: Positions<'_>,
-) -> Result<Tensor<'g>> {
-    let (n, wd) = (x.dims()?.at(0), w.dims()?);
-    let (oc, ic, kernel) = (wd[0], wd[1], wd.range(2..));
-    // Groups of a single filter are the output channels.
-    let split = groups > 1 && oc != groups;
-    let channels = if split { vec![groups, oc / groups] } else { vec![oc] };
-    let lead: Vec<Extent> = [n].into_iter().chain(channels.into_iter().map(Extent::from)).collect();
-    let out_rank = lead.len() + spatial.len();
-    let extents: Extents = lead.iter().copied().chain(spatial.all()).chain([ic.into()]).chain(kernel.all()).collect();
-    let v = vars(extents.len());
-    let channel = &v[out_rank];
-    let in_channel = if groups > 1 { v[1].scale(ic as i64).add(channel) } else { channel.clone() };
-    let out_channel = if split { v[1].scale((oc / groups) as i64).add(&v[2]) } else { v[1].clone() };
-    let (mut lhs, mut rhs) = (vec![v[0].clone(), in_channel], vec![out_channel, channel.clone()]);
-    for axis in 0..spatial.len() {
-        let (o, k) = (&v[lead.len() + axis], &v[out_rank + 1 + axis]);
-        lhs.push(position(axis, o, k));
-        rhs.push(k.clone());
+impl<'g> Convolution<'_, 'g> {
+    fn result(&self) -> Result<Tensor<'g>> {
+        if self.is_of_volumes()? { self.over_images() } else { self.contraction() }
     }
-    let y = x.contract(w, Contraction::new(extents, out_rank, lhs, rhs));
-    Ok(y.reshape(Extents::from_iter([n, oc.into()].into_iter().chain(spatial.all()))))
+
+    fn contraction(&self) -> Result<Tensor<'g>> {
+        let Convolution { x, w, groups, ref spatial, position } = *self;
+        let (n, wd) = (x.dims()?.at(0), w.dims()?);
+        let (oc, ic, kernel) = (wd[0], wd[1], wd.range(2..));
+        // Groups of a single filter are the output channels.
+        let split = groups > 1 && oc != groups;
+        let channels = if split { vec![groups, oc / groups] } else { vec![oc] };
+        let lead: Vec<Extent> = [n].into_iter().chain(channels.into_iter().map(Extent::from)).collect();
+        let out_rank = lead.len() + spatial.len();
+        let extents: Extents =
+            lead.iter().copied().chain(spatial.all()).chain([ic.into()]).chain(kernel.all()).collect();
+        let v = vars(extents.len());
+        let channel = &v[out_rank];
+        let in_channel = if groups > 1 { v[1].scale(ic as i64).add(channel) } else { channel.clone() };
+        let out_channel = if split { v[1].scale((oc / groups) as i64).add(&v[2]) } else { v[1].clone() };
+        let (mut lhs, mut rhs) = (vec![v[0].clone(), in_channel], vec![out_channel, channel.clone()]);
+        for axis in 0..spatial.len() {
+            let (o, k) = (&v[lead.len() + axis], &v[out_rank + 1 + axis]);
+            lhs.push(position(axis, o, k));
+            rhs.push(k.clone());
+        }
+        let y = x.contract(w, Contraction::new(extents, out_rank, lhs, rhs));
+        Ok(y.reshape(Extents::from_iter([n, oc.into()].into_iter().chain(spatial.all()))))
+    }
 }
 
 /// Adds `bias[c]` to channel `c` of [n, c, …].
@@ -83,7 +80,8 @@ fn conv_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(&g)?;
     let groups = groups(cx.params).or_fail(&g)?;
     let position = |axis: usize, o: &Index, k: &Index| window.position(axis, xd.at(2 + axis), o, k);
-    add_bias(convolve(x, w, groups, &cx.outputs[0].dims.range(2..), &position)?, g.maybe(2))
+    let spatial = cx.outputs[0].dims.range(2..);
+    add_bias(Convolution { x, w, groups, spatial, position: &position }.result()?, g.maybe(2))
 }
 
 /// Axes of the data and of the weight.

@@ -5,7 +5,7 @@
 //! `⌈k / s⌉` taps, and the result is their elements in turn, without the padding. It is known as sub-pixel convolution (Shi et al., "Is the
 //! deconvolution layer the same as a convolutional layer?", 2016).
 
-use super::{add_bias, conv_ranks, convolve, grouped, groups, one_type, window_params};
+use super::{Convolution, add_bias, conv_ranks, grouped, groups, one_type, window_params};
 use crate::prelude::*;
 use crate::rules::open_ranked;
 
@@ -106,7 +106,7 @@ impl PhaseAxis {
     }
 }
 
-/// The weights [ic, oc / g, k…] as those of the phases, [oc · phases, ic / g, taps…].
+/// The filters of the convolution of phases, [oc · phases, ic / g, taps…], from the weights [ic, oc / g, k…].
 fn phase_filters<'g>(w: Tensor<'g>, groups: u64, window: &SpatialWindow, axes: &[PhaseAxis]) -> Result<Tensor<'g>> {
     let ty = w.ty()?;
     let (ic, oc) = (ty.dims[0] / groups, ty.dims[1]);
@@ -157,10 +157,14 @@ fn conv_transpose_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor
         Ok(PhaseAxis::new(&window, i, before, out.at(2 + i)))
     };
     let axes = (0..window.kernel.len()).map(axis).collect::<std::result::Result<Vec<_>, OpError>>().or_fail(&g)?;
-    let filters = phase_filters(w, groups, &window, &axes)?;
-    let counts: Extents = axes.iter().map(|axis| axis.count).collect();
-    let phases = convolve(x, filters, groups, &counts, &|i, o, k| axes[i].position(o, k))?;
-    add_bias(interleaved(phases, &axes, out), g.maybe(2))
+    let phases = Convolution {
+        x,
+        w: phase_filters(w, groups, &window, &axes)?,
+        groups,
+        spatial: axes.iter().map(|axis| axis.count).collect(),
+        position: &|i, o, k| axes[i].position(o, k),
+    };
+    add_bias(interleaved(phases.result()?, &axes, out), g.maybe(2))
 }
 
 pub(super) fn conv_transpose() -> OpDef {

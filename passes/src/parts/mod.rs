@@ -152,8 +152,7 @@ impl Facts {
         inputs(graph).all(|v| known(graph.resolved(v))).then_some(facts)
     }
 
-    /// The same with 1 for the open dimensions that are the first axis of an input, which are mostly those of batches; `None` if there are
-    /// none.
+    /// The same facts with batches of one: the open dimensions of the first axes of inputs are 1. `None` if there are none.
     #[must_use]
     pub fn with_single_batch(&self, graph: &Graph) -> Option<Facts> {
         let dims = |v: Value| graph.resolved(v).shape.dims().map(<[Dim]>::to_vec).unwrap_or_default();
