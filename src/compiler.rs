@@ -228,6 +228,7 @@ impl Compiler {
         let mut target = self.target();
         if let Processor::Cpu(cpu) = &mut target.processor {
             cpu.scale = isa.is_some_and(|isa| self.0.options.backend.scales(isa));
+            cpu.loops = isa.and_then(|isa| self.0.options.backend.loops(isa));
         }
         let concat_operands = if self.0.options.copies { ConcatOperands::Copied } else { ConcatOperands::InPlace };
         Choices { target, concat_operands, workers: self.0.options.passes.workers }
@@ -286,8 +287,10 @@ fn aim(options: &mut Options, gpu: Option<&dyn Driver>) {
     target.processor = match gpu {
         Some(driver) => Processor::Gpu(Gpu { capability: gpu::capability(driver), libraries: options.gpu_libraries }),
         None => {
-            let scale = Isa::native().is_ok_and(|isa| options.backend.scales(isa));
-            Processor::Cpu(Cpu { vectors: options.backend.vectors(), scale })
+            let isa = Isa::native().ok();
+            let scale = isa.is_some_and(|isa| options.backend.scales(isa));
+            let loops = isa.and_then(|isa| options.backend.loops(isa));
+            Processor::Cpu(Cpu { vectors: options.backend.vectors(), scale, loops })
         }
     };
 }

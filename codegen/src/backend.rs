@@ -3,12 +3,12 @@
 use crate::isa::Isa;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::kir::Kernel;
-use tensorc_schedule::target::Vectors;
+use tensorc_schedule::target::{VectorLevel, Vectors};
 
 /// What makes machine code of kernels. The results have the same bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Backend {
-    /// A fraction of a millisecond a kernel, vectors of 128 bits.
+    /// A fraction of a millisecond a kernel. Vectors of 128 bits, but loops over wide vectors where x86-64 has AVX2.
     #[default]
     Cranelift,
     /// Some ten milliseconds a kernel, vectors as wide as the processor's. In builds with the feature `llvm`.
@@ -64,6 +64,11 @@ impl Backend {
         #[cfg(not(feature = "llvm"))]
         let has = |_: Isa| false;
         self.vectors() == Vectors::Wide && has(target)
+    }
+
+    /// What loops over wide vectors are written with for a target, where its own vectors are narrow.
+    pub fn loops(self, target: Isa) -> Option<VectorLevel> {
+        target.vector_level().filter(|_| self.vectors() == Vectors::Narrow)
     }
 
     /// The one that compiles a given kernel.

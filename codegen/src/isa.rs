@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
+use tensorc_schedule::target::VectorLevel;
 
 /// A family of processors, 64 bits, little-endian, with the calling convention of its ELF systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,6 +79,16 @@ impl Isa {
         self.level
     }
 
+    /// The vector instructions that may be relied on, beyond those that every processor has.
+    pub fn vector_level(self) -> Option<VectorLevel> {
+        match (self.arch, self.level) {
+            (Arch::X86_64, IsaLevel::V3) => Some(VectorLevel::Avx2),
+            (Arch::X86_64, IsaLevel::V4) => Some(VectorLevel::Avx512),
+            (Arch::X86_64, IsaLevel::Native) => native_vectors(),
+            _ => None,
+        }
+    }
+
     /// The target triple, in the spelling LLVM, Cranelift and GNU tools share.
     pub fn triple(self) -> &'static str {
         match self.arch {
@@ -86,6 +97,20 @@ impl Isa {
             Arch::Riscv64 => "riscv64-unknown-linux-gnu",
         }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn native_vectors() -> Option<VectorLevel> {
+    use std::arch::is_x86_feature_detected as has;
+    let avx2 = has!("avx2") && has!("fma") && has!("f16c") && has!("bmi2");
+    let avx512 = avx2 && has!("avx512f") && has!("avx512dq") && has!("avx512vl");
+    let wide = if avx512 { VectorLevel::Avx512 } else { VectorLevel::Avx2 };
+    avx2.then_some(wide)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn native_vectors() -> Option<VectorLevel> {
+    None
 }
 
 impl FromStr for Isa {

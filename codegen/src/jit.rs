@@ -10,6 +10,7 @@ use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
 
 pub use crate::backend::Backend;
+use crate::isa::Isa;
 use crate::loading::{KernelCode, LoadRequest, LoadedKernel, in_kernel, panicked};
 use crate::stored::{self, CodeStore};
 use crate::{cranelift, symbols};
@@ -26,6 +27,8 @@ pub struct KernelCache {
     entries: Mutex<HashMap<KernelKey, KernelCode>>,
     most: usize,
     verify: bool,
+    /// Other instructions than all that this machine has.
+    isa: Option<Isa>,
     store: Option<Arc<dyn CodeStore>>,
 }
 
@@ -37,7 +40,8 @@ const MAX_KERNELS: usize = 4096;
 impl KernelCache {
     /// An empty cache of the default size.
     pub fn new() -> KernelCache {
-        KernelCache { entries: Mutex::default(), most: MAX_KERNELS, verify: cfg!(debug_assertions), store: None }
+        let verify = cfg!(debug_assertions);
+        KernelCache { entries: Mutex::default(), most: MAX_KERNELS, verify, isa: None, store: None }
     }
 
     /// A cache that forgets kernels that nothing uses when there are more than so many.
@@ -48,6 +52,15 @@ impl KernelCache {
     /// A cache whose kernels pass the verifier of their back end, for tests.
     pub fn verifying() -> KernelCache {
         KernelCache { verify: true, ..KernelCache::new() }
+    }
+
+    /// A cache of code that uses the instructions of a level alone, which this machine must have.
+    pub fn for_isa(self, isa: Isa) -> KernelCache {
+        KernelCache { isa: Some(isa), ..self }
+    }
+
+    fn isa(&self) -> Result<Isa> {
+        self.isa.map_or_else(Isa::native, Ok)
     }
 
     /// A cache that asks a store for code before it compiles, and gives it what it compiled.
@@ -267,7 +280,7 @@ impl CompileWork<'_> {
         match backend {
             #[cfg(feature = "llvm")]
             Backend::Llvm => crate::llvm::jit::load(&wanted, &self.addresses, self.cache.verify),
-            _ => cranelift::jit::load(&wanted, &self.addresses, self.cache.verify),
+            _ => cranelift::jit::load(&wanted, &self.addresses, (self.cache.isa()?, self.cache.verify)),
         }
     }
 
@@ -276,7 +289,7 @@ impl CompileWork<'_> {
         match backend {
             #[cfg(feature = "llvm")]
             Backend::Llvm => crate::llvm::jit::describe(),
-            _ => cranelift::isa::describe(self.cache.verify),
+            _ => cranelift::isa::describe(self.cache.isa()?, self.cache.verify),
         }
     }
 }

@@ -17,5 +17,6 @@ pub mod ptx;
 pub mod sizes;
 pub mod stored;
 mod symbols;
+mod vector;
 
 mod walk;

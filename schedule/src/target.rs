@@ -35,6 +35,17 @@ pub struct Cpu {
     pub vectors: Vectors,
     /// Whether there is an instruction for [`tensorc_ir::scalar::ScalarOp::Scale`].
     pub scale: bool,
+    /// The instructions that loops over wide vectors are written with, where the back end has narrow ones.
+    pub loops: Option<VectorLevel>,
+}
+
+/// Instructions for vectors of x86-64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VectorLevel {
+    /// AVX2, FMA, F16C and BMI2: 256 bits.
+    Avx2,
+    /// AVX-512 F, DQ and VL besides: 512 bits.
+    Avx512,
 }
 
 /// Widths of the vectors that code is compiled to. Results have the same bits.

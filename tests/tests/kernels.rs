@@ -21,7 +21,7 @@ use tensorc::ir::verify::{Stage, verify_graph};
 use tensorc::ir::{DType, DenseType, TensorData};
 use tensorc::passes::{CompilePhase, Pass, PassCx, Pipeline};
 use tensorc::schedule::plan_memory;
-use tensorc::schedule::target::{Capability, Cpu, Gpu, Target, Vectors, VendorLibraries};
+use tensorc::schedule::target::{Capability, Cpu, Gpu, Target, VectorLevel, Vectors, VendorLibraries};
 use tensorc::{Options, binding};
 use tensorc_bench::nets::{self, Net};
 use tensorc_codegen::lower::{Choices, lower_with};
@@ -32,12 +32,13 @@ use tensorc_tests::cache::sha256;
 use tensorc_tests::corpus;
 
 /// What kernels are made for, by name.
-fn targets() -> [(&'static str, Target); 5] {
+fn targets() -> [(&'static str, Target); 6] {
     let libraries = VendorLibraries { products: true, convolutions: true };
     let with_libraries = Target::gpu(Gpu { libraries, ..Gpu::new(Capability::Sm90a) });
     [
-        ("narrow", Target::cpu(Cpu { vectors: Vectors::Narrow, scale: false })),
-        ("wide", Target::cpu(Cpu { vectors: Vectors::Wide, scale: true })),
+        ("narrow", Target::cpu(Cpu { vectors: Vectors::Narrow, scale: false, loops: None })),
+        ("loops", Target::cpu(Cpu { vectors: Vectors::Narrow, scale: false, loops: Some(VectorLevel::Avx512) })),
+        ("wide", Target::cpu(Cpu { vectors: Vectors::Wide, scale: true, loops: None })),
         ("sm_80", Target::gpu(Gpu::new(Capability::Sm80))),
         ("sm_90a", Target::gpu(Gpu::new(Capability::Sm90a))),
         ("sm_90a-libraries", Target { tf32: true, ..with_libraries }),

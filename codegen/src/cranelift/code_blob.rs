@@ -5,11 +5,16 @@
 
 use std::collections::BTreeMap;
 
+use cranelift_codegen::FinalizedMachReloc;
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::LibCall;
 use cranelift_module::{FuncId, Module, ModuleReloc, ModuleRelocTarget};
 
+use tensorc_ir::diag::Result;
+
 use super::libcalls;
+use crate::vector::CompiledLoop;
+use crate::walk::internal;
 
 pub(super) struct CodeBlob {
     pub align: u64,
@@ -17,7 +22,35 @@ pub(super) struct CodeBlob {
     pub relocs: Vec<ModuleReloc>,
 }
 
+/// Alignment of the loops' code.
+const LOOP_ALIGN: usize = 16;
+
 impl CodeBlob {
+    /// Puts functions behind the code; where each one begins.
+    pub fn append(&mut self, loops: &[CompiledLoop]) -> Vec<usize> {
+        if !loops.is_empty() {
+            self.align = self.align.max(LOOP_ALIGN as u64);
+        }
+        let place = |l: &CompiledLoop| {
+            self.code.resize(self.code.len().next_multiple_of(LOOP_ALIGN), 0);
+            let entry = self.code.len() + l.code.entry;
+            self.code.extend_from_slice(&l.code.bytes);
+            entry
+        };
+        loops.iter().map(place).collect()
+    }
+
+    /// Makes a call lead to a place in the code.
+    pub fn link(&mut self, call: &FinalizedMachReloc, to: usize) -> Result<()> {
+        let at = call.offset as usize;
+        let distance = to as i64 - at as i64 + call.addend;
+        let (Reloc::X86CallPCRel4 | Reloc::X86PCRel4, Ok(distance)) = (call.kind, i32::try_from(distance)) else {
+            return Err(internal(format!("a call of a loop by {:?}", call.kind)));
+        };
+        self.code[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+        Ok(())
+    }
+
     /// The form in a store; `None` if the code refers to anything but addresses of named functions.
     pub fn to_bytes(&self, module: &impl Module) -> Option<Vec<u8>> {
         let mut out = vec![];

@@ -10,7 +10,7 @@ use tensorc_ir::kir::Kernel;
 
 use super::function::{build, module_error};
 use super::isa::{Use, isa};
-use super::libcalls;
+use super::{libcalls, vector_loop};
 use crate::isa::{Isa, IsaLevel};
 use crate::loading::in_kernel;
 use crate::walk::internal;
@@ -30,19 +30,24 @@ pub struct Dump {
 pub fn dump(kernel: &Kernel, target: Isa) -> Result<Dump> {
     if target.level() == IsaLevel::Native {
         let builder = JITBuilder::with_isa(isa(target, Use::Jit, true)?, Box::new(libcalls::name));
-        return of_module(JITModule::new(builder), kernel);
+        return of_module(JITModule::new(builder), kernel, target);
     }
     let builder = ObjectBuilder::new(isa(target, Use::Object, true)?, "kernel", Box::new(libcalls::name));
-    of_module(ObjectModule::new(builder.map_err(module_error)?), kernel)
+    of_module(ObjectModule::new(builder.map_err(module_error)?), kernel, target)
 }
 
-fn of_module(mut module: impl Module, kernel: &Kernel) -> Result<Dump> {
+fn of_module(mut module: impl Module, kernel: &Kernel, target: Isa) -> Result<Dump> {
     let mut ctx = Context::new();
-    build(&mut module, kernel, &mut ctx, &mut FunctionBuilderContext::new()).map_err(|d| d.note(in_kernel(kernel)))?;
-    let clif = ctx.func.display().to_string();
+    let loops = build(&mut module, kernel, target.vector_level(), &mut ctx, &mut FunctionBuilderContext::new());
+    let loops = loops.map_err(|d| d.note(in_kernel(kernel)))?;
+    let mut clif = ctx.func.display().to_string();
+    for (i, l) in loops.iter().enumerate() {
+        clif.push_str(&vector_loop::text(i, l));
+    }
     ctx.set_disasm(true);
     let code = ctx.compile(module.isa(), &mut Default::default());
     let code = code.map_err(|e| internal(format!("Cranelift: {:?}", e.inner)).note(in_kernel(kernel)))?;
     let assembly = code.vcode.clone().unwrap_or_default();
-    Ok(Dump { clif, assembly, bytes: code.buffer.data().len() })
+    let bytes = code.buffer.data().len() + loops.iter().map(|l| l.code.bytes.len()).sum::<usize>();
+    Ok(Dump { clif, assembly, bytes })
 }

@@ -7,7 +7,7 @@ use cranelift_object::{ObjectBuilder, ObjectModule};
 use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
-use super::function::{build, module_error};
+use super::function::{compile, kernel_signature, module_error};
 use super::isa::{Use, isa};
 use super::libcalls;
 use crate::isa::Isa;
@@ -30,11 +30,11 @@ pub fn emit_kernels(kernels: &[Kernel], names: &[String], target: Isa) -> Result
     let mut module = ObjectModule::new(builder);
     let (mut ctx, mut builder_ctx) = (Context::new(), FunctionBuilderContext::new());
     for (kernel, name) in kernels.iter().zip(names) {
-        module.clear_context(&mut ctx);
         let mut define = || {
-            build(&mut module, kernel, &mut ctx, &mut builder_ctx)?;
-            let id = module.declare_function(name, Linkage::Export, &ctx.func.signature).map_err(module_error)?;
-            module.define_function(id, &mut ctx).map_err(module_error)
+            let signature = kernel_signature(&module);
+            let id = module.declare_function(name, Linkage::Export, &signature).map_err(module_error)?;
+            let blob = compile(&mut module, (id, kernel), target.vector_level(), &mut ctx, &mut builder_ctx)?;
+            module.define_function_bytes(id, blob.align, &blob.code, &blob.relocs).map_err(module_error)
         };
         define().map_err(|d: Diagnostic| d.note(format!("in kernel `{}`", kernel.name)))?;
     }

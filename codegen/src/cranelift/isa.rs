@@ -39,11 +39,12 @@ pub(super) fn isa(target: Isa, usage: Use, verify: bool) -> Result<OwnedTargetIs
 }
 
 /// All that decides what code Cranelift makes in memory on this machine.
-pub(crate) fn describe(verify: bool) -> Result<String> {
-    let isa = isa(Isa::native()?, Use::Jit, verify)?;
+pub(crate) fn describe(target: Isa, verify: bool) -> Result<String> {
+    let isa = isa(target, Use::Jit, verify)?;
     let own: Vec<String> = isa.isa_flags().iter().map(ToString::to_string).collect();
     let (version, triple, shared) = (cranelift_jit::VERSION, isa.triple(), isa.flags());
-    Ok(format!("Cranelift {version} {triple}\n{shared}{}", own.join(" ")))
+    let loops = target.vector_level();
+    Ok(format!("Cranelift {version} {triple}\n{shared}{} {loops:?}", own.join(" ")))
 }
 
 fn unsupported(target: Isa, why: &str) -> Diagnostic {

@@ -8,17 +8,16 @@ use std::sync::Arc;
 use cranelift_codegen::Context;
 use cranelift_frontend::FunctionBuilderContext;
 use cranelift_jit::{JITBuilder, JITModule};
-use cranelift_module::{FuncId, Linkage, Module, ModuleReloc};
+use cranelift_module::{FuncId, Linkage, Module};
 use tensorc_abi::KernelFn;
 use tensorc_ir::diag::Result;
 
 use super::code_blob::CodeBlob;
-use super::function::{build, declare_callees, kernel_signature, module_error};
+use super::function::{compile, declare_callees, kernel_signature, module_error};
 use super::isa::{Use, isa};
 use super::libcalls;
 use crate::isa::Isa;
 use crate::loading::{KernelCode, LoadRequest, LoadedKernel, in_kernel, panicked};
-use crate::walk::internal;
 
 /// Code of one or more kernels; the memory is returned when the last user is gone.
 struct CodeMemory(Option<JITModule>);
@@ -42,9 +41,9 @@ impl Drop for CodeMemory {
 pub(crate) fn load(
     wanted: &[LoadRequest<'_>],
     addresses: &BTreeMap<String, usize>,
-    verify: bool,
+    (target, verify): (Isa, bool),
 ) -> Result<Vec<LoadedKernel>> {
-    let isa = isa(Isa::native()?, Use::Jit, verify)?;
+    let isa = isa(target, Use::Jit, verify)?;
     let mut builder = JITBuilder::with_isa(isa, Box::new(libcalls::name));
     for (name, address) in addresses {
         builder.symbol(name.as_str(), *address as *const u8);
@@ -54,7 +53,7 @@ pub(crate) fn load(
     let mut ctx = module.make_context();
     let mut builder_ctx = FunctionBuilderContext::new();
     for wanted in wanted {
-        let place = || place(&mut module, wanted, &mut ctx, &mut builder_ctx);
+        let place = || place(&mut module, (target, wanted), &mut ctx, &mut builder_ctx);
         // The compiler crates assert their own invariants.
         let done = catch_unwind(AssertUnwindSafe(place)).unwrap_or_else(|_| Err(panicked()));
         placed.push(done.map_err(|d| d.note(in_kernel(wanted.kernel)))?);
@@ -81,7 +80,7 @@ pub(crate) fn load(
 /// Defines a kernel; returns the size of its code in bytes, and the code in the form of a store, if it had none and is to have one.
 fn place(
     module: &mut JITModule,
-    wanted: &LoadRequest<'_>,
+    (target, wanted): (Isa, &LoadRequest<'_>),
     ctx: &mut Context,
     builder_ctx: &mut FunctionBuilderContext,
 ) -> Result<(FuncId, usize, Option<Vec<u8>>)> {
@@ -95,14 +94,8 @@ fn place(
     let blob = match known {
         Some(blob) => blob,
         None => {
-            module.clear_context(ctx);
-            build(module, wanted.kernel, ctx, builder_ctx)?;
-            let compiled = ctx.compile(module.isa(), &mut Default::default());
-            compiled.map_err(|e| internal(format!("Cranelift: {:?}", e.inner)))?;
-            let buffer = &ctx.compiled_code().ok_or_else(|| internal("Cranelift has no code"))?.buffer;
-            let (align, code) = (buffer.alignment.into(), buffer.data().to_vec());
-            let relocs = buffer.relocs().iter().map(|r| ModuleReloc::from_mach_reloc(r, &ctx.func, id)).collect();
-            CodeBlob { align, code, relocs }
+            let level = target.vector_level();
+            compile(module, (id, wanted.kernel), level, ctx, builder_ctx)?
         }
     };
     module.define_function_bytes(id, blob.align, &blob.code, &blob.relocs).map_err(module_error)?;

@@ -13,25 +13,30 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, Operand, Stmt};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
+use tensorc_schedule::target::VectorLevel;
 
 use super::state::{BufferStorage, Chunks, Gen, parameter};
 use super::types::chunk_type;
+use super::vector_loop;
 use crate::analysis::{Class, KernelAnalysis};
+use crate::vector::CompiledLoop;
 use crate::walk::{
     self, Bind, ElementAccess, Guard, IndexOp, KernelEmitter, KernelWalker, LaneArg, Shaped, UniformOperand, internal,
     not_live,
 };
 
-/// Writes the whole function; the builder is ready to be finalized afterwards. `vectors`: whether the target has them.
+/// Writes the whole function; the builder is ready to be finalized afterwards. `vectors`: whether the target has them, and
+/// what it has for loops over wide ones. The code of such loops comes with the function.
 pub(super) fn translate<'b>(
     b: FunctionBuilder<'b>,
     kernel: &Kernel,
     externals: &BTreeMap<String, FuncRef>,
-    vectors: bool,
-) -> Result<FunctionBuilder<'b>> {
-    let mut done = KernelWalker::run(kernel, KernelAnalysis::new(kernel, vectors), Gen::new(b, kernel, externals))?;
+    (vectors, level): (bool, Option<VectorLevel>),
+) -> Result<(FunctionBuilder<'b>, Vec<CompiledLoop>)> {
+    let code = Gen::new(b, kernel, externals, level);
+    let mut done = KernelWalker::run(kernel, KernelAnalysis::new(kernel, vectors), code)?;
     done.b.ins().return_(&[]);
-    Ok(done.b)
+    Ok((done.b, done.loops))
 }
 
 impl KernelEmitter for Gen<'_, '_> {
@@ -273,6 +278,10 @@ impl KernelEmitter for Gen<'_, '_> {
         b.switch_to_block(exit);
         b.seal_block(exit);
         Ok(())
+    }
+
+    fn loops(walk: &mut KernelWalker<'_, Self>, block: &[Stmt]) -> Result<usize> {
+        vector_loop::call(walk, block)
     }
 
     fn branch(walk: &mut KernelWalker<'_, Self>, cond: Value, arms: [&[Stmt]; 2]) -> Result<()> {

@@ -1,8 +1,8 @@
 //! The Cranelift back end: KIR kernels to machine code, in this process or in object files for a
 //! [`crate::isa::Isa`].
 //!
-//! Vectors are 128 bits wide; a vector loop of more lanes becomes several chunks. On a
-//! target without vectors its iterations follow one another. Every result is
+//! Vectors are 128 bits wide; a vector loop of more lanes becomes several chunks, unless it is one of
+//! [`crate::vector`]. On a target without vectors its iterations follow one another. Every result is
 //! bit-equal to [`tensorc_ir::scalar::ScalarOp::eval`], except for the payload of NaNs.
 
 mod code_blob;
@@ -21,6 +21,7 @@ mod scalar;
 mod state;
 mod types;
 mod vector;
+mod vector_loop;
 
 pub use dump::dump;
 pub use freestanding::emit_kernels;

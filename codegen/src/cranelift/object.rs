@@ -13,8 +13,9 @@ use tensorc_abi::artifact::MANIFEST_SECTION;
 use tensorc_abi::image::LIBRARIES;
 use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
+use tensorc_schedule::target::VectorLevel;
 
-use super::function::{build, kernel_signature, module_error};
+use super::function::{compile, kernel_signature, module_error};
 use super::isa::{Use, isa};
 use super::libcalls;
 use super::merge::MergedObject;
@@ -117,6 +118,7 @@ pub(crate) fn emit_object(model: &ObjectModel<'_>, objects: &[Option<Vec<u8>>], 
             .zip(&names)
             .map(|(o, name)| o.as_ref().map(|o| MergedObject::new(name, o)).transpose())
             .collect::<Result<_>>()?,
+        level: target.vector_level(),
         context: FunctionBuilderContext::new(),
         code: vec![],
     };
@@ -150,6 +152,8 @@ struct Emitter<'m> {
     names: &'m [String],
     /// Kernels of another back end.
     merged: Vec<Option<MergedObject<'m>>>,
+    /// Of loops over wide vectors.
+    level: Option<VectorLevel>,
     context: FunctionBuilderContext,
     /// Bytes of code of each kernel.
     code: Vec<u64>,
@@ -177,10 +181,10 @@ impl Emitter<'_> {
             return self.module.declare_function(name, Linkage::Import, &signature).map_err(module_error);
         }
         let mut ctx = self.module.make_context();
-        build(&mut self.module, kernel, &mut ctx, &mut self.context)?;
         let id = self.module.declare_function(name, Linkage::Local, &signature).map_err(module_error)?;
-        self.module.define_function(id, &mut ctx).map_err(module_error)?;
-        self.code.push(ctx.compiled_code().map_or(0, |code| code.code_buffer().len() as u64));
+        let blob = compile(&mut self.module, (id, kernel), self.level, &mut ctx, &mut self.context)?;
+        self.module.define_function_bytes(id, blob.align, &blob.code, &blob.relocs).map_err(module_error)?;
+        self.code.push(blob.code.len() as u64);
         Ok(id)
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::vector::CompiledLoop;
 use crate::walk::{IndexOp, KernelWalker, internal};
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::entity::SecondaryMap;
@@ -11,6 +12,7 @@ use smallvec::SmallVec;
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::kir::{Buf, Kernel, Operand};
+use tensorc_schedule::target::VectorLevel;
 
 /// The chunks of a value that differs by lane.
 pub(super) type Chunks = SmallVec<[Value; 8]>;
@@ -35,6 +37,9 @@ pub(super) struct Gen<'a, 'b> {
     /// Operands of comparisons by lane, for selections between the same operands.
     pub compared: BTreeMap<u32, Compared>,
     pub scalars: Value,
+    /// The instructions for loops over wide vectors, and the code of those that are called.
+    pub level: Option<VectorLevel>,
+    pub loops: Vec<CompiledLoop>,
 }
 
 /// How pointers and index parameters of the call are read.
@@ -43,7 +48,12 @@ pub(super) fn parameter() -> MemFlagsData {
 }
 
 impl<'a, 'b> Gen<'a, 'b> {
-    pub fn new(mut b: FunctionBuilder<'b>, kernel: &'a Kernel, externals: &'a BTreeMap<String, FuncRef>) -> Self {
+    pub fn new(
+        mut b: FunctionBuilder<'b>,
+        kernel: &'a Kernel,
+        externals: &'a BTreeMap<String, FuncRef>,
+        level: Option<VectorLevel>,
+    ) -> Self {
         let entry = b.create_block();
         b.append_block_params_for_function_params(entry);
         b.switch_to_block(entry);
@@ -55,7 +65,7 @@ impl<'a, 'b> Gen<'a, 'b> {
         }
         let scopes = vec![CodeRegion { entry: None, known: HashMap::new() }];
         let (depths, compared) = (SecondaryMap::new(), BTreeMap::new());
-        Gen { b, kernel, externals, storage, scopes, depths, spare: None, compared, scalars }
+        Gen { b, kernel, externals, storage, scopes, depths, spare: None, compared, scalars, level, loops: vec![] }
     }
 
     /// A block in the current scope, or in the next one to be opened.

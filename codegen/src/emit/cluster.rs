@@ -114,6 +114,11 @@ impl<'a> Cluster<'a> {
         self.functions.values().all(|f| word(f)) && self.reductions.values().all(|r| word(&r.map) && word(&r.combine))
     }
 
+    /// Whether vectors are as wide as the processor's.
+    pub fn is_wide(&self) -> bool {
+        self.wide
+    }
+
     /// Whether a call is applied to arrays, or would be in the style that does so most often.
     pub fn may_be_vector_call(&self, node: NodeId) -> bool {
         self.vector_calls.contains_key(&node)

@@ -85,6 +85,13 @@ impl Fold {
         }
     }
 
+    /// Whether an element may be folded more than once.
+    pub fn is_idempotent(&self) -> bool {
+        let Fold::Reduce(_, r) = self else { return false };
+        let [.., ScalarNode::Op(op, _)] = &r.combine.nodes[..] else { return false };
+        self.is_order_free() && matches!(op, ScalarOp::Min | ScalarOp::Max | ScalarOp::And | ScalarOp::Or)
+    }
+
     /// Initial accumulators.
     fn init(&self) -> Vec<Scalar> {
         match self {

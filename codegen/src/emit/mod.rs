@@ -15,23 +15,48 @@ mod vector_math;
 mod windows;
 
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::{Trace, advice};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
+use tensorc_ir::scalar::{MathLibrary, Scaling};
 use tensorc_schedule::access::space::IterationSpace;
 use tensorc_schedule::kernel::{Computes, KernelSpec};
 use tensorc_schedule::layout::Layouts;
 use tensorc_schedule::recipe::Generated;
-use tensorc_schedule::target::Processor;
+use tensorc_schedule::target::{Cpu, Processor, Target, VectorLevel, Vectors};
 
+use crate::vector;
 use cluster::Cluster;
 pub use math::Math;
 use math::internal;
 
 /// Writes a kernel.
 ///
+/// For a processor with loops over wide vectors beside narrow ones, a kernel is one for wide vectors if all its loops in
+/// which much is computed are such loops.
+///
 /// # Errors
 /// [`tensorc_ir::diag::Code::Unsupported`] where the target has no kernel of that kind.
 pub fn emit(spec: &KernelSpec<'_>, math: Math<'_>) -> Result<Kernel> {
+    if let Processor::Cpu(cpu @ Cpu { vectors: Vectors::Narrow, loops: Some(level), .. }) = math.target.processor {
+        let processor = Processor::Cpu(Cpu { vectors: Vectors::Wide, ..cpu });
+        let target = Target { processor, ..*math.target };
+        let scaling = Scaling(math.library);
+        let scaled: Option<&dyn MathLibrary> = (level == VectorLevel::Avx512).then_some(&scaling);
+        for library in scaled.into_iter().chain([math.library]) {
+            let math = Math { target: &target, library };
+            // What a kernel that is not taken found out about extents is no condition.
+            let wide = advice(|| emit_for(spec, math))?;
+            if vector::covers(&wide, level) {
+                return if Trace::current().is_some() { emit_for(spec, math) } else { Ok(wide) };
+            }
+        }
+    }
+    emit_for(spec, math)
+}
+
+/// Writes a kernel for the vectors of the target.
+fn emit_for(spec: &KernelSpec<'_>, math: Math<'_>) -> Result<Kernel> {
     let KernelSpec { name, computes, layouts, .. } = spec;
     let at = (math, layouts);
     match (computes, &math.target.processor) {

@@ -27,6 +27,8 @@ const MAX_ROW_BUFFER: u64 = 8192;
 /// Elements from which on a row has [`LONG_LANES`] partial results.
 const MIN_LONG_ROW: u64 = 256;
 const LONG_LANES: u64 = 32;
+/// Partial results of a long row where their number does not matter.
+const FREE_LANES: u64 = 64;
 /// Elements that vectors of so many lanes may leave over: fewer than that.
 const MAX_LEFT_OVER: u64 = 16;
 /// A value is worth keeping for a later pass if recomputing it takes more operations.
@@ -292,11 +294,20 @@ impl RowKernel<'_> {
         Ok(FoldLanes::Known(if long { LONG_LANES } else { lanes }))
     }
 
+    /// Partial results where their number does not matter to results: with wide vectors, enough to overlap the latency of
+    /// several instructions.
+    fn free_lanes(&self, e: &Inliner<'_>) -> u64 {
+        match e.cluster.lanes(self.inner().extent) {
+            16 if e.cluster.is_wide() && self.inner().extent >= MIN_LONG_ROW => FREE_LANES,
+            lanes => lanes,
+        }
+    }
+
     fn fold_pass(&self, e: &mut Inliner<'_>, pass: usize, folds: &[Fold], rows: &RowStorages) -> Result<()> {
         let roots: Vec<Value> = folds.iter().flat_map(|f| e.cluster.body.args(f.node())).collect();
         self.apply_vector_calls(e, &roots, rows)?;
         let lanes = match folds.iter().all(Fold::is_order_free) {
-            true => FoldLanes::Known(advice(|| e.cluster.lanes(self.inner().extent))),
+            true => FoldLanes::Known(advice(|| self.free_lanes(e))),
             false => self.fold_lanes(e, folds)?,
         };
         let acc = match lanes {
@@ -340,17 +351,21 @@ impl RowKernel<'_> {
     ) -> Result<Vec<Vec<Buf>>> {
         let acc: Vec<_> = folds.iter().map(|f| f.alloc(e, lanes)).collect();
         let rest: Vec<_> = folds.iter().map(|f| f.alloc(e, 1)).collect();
-        let tail = self.inner().extent % lanes;
+        let (n, whole) = (self.inner().extent, self.inner().extent / lanes * lanes);
+        let kept = self.keep.get(&pass).map(Vec::as_slice).unwrap_or_default();
+        // What vectors leave over is folded with the last whole vector, again, where that does not matter.
+        let again = lanes > 1 && kept.is_empty() && folds.iter().all(Fold::is_idempotent);
+        let again = again && Extent::ZERO.is_surely_below(whole) && (whole.is_surely(n) || whole.is_surely_below(n));
+        let tail = if again { Extent::ZERO } else { n % lanes };
         let has_tail = !tail.is_surely(0);
+        if has_tail {
+            folds.iter().zip(&rest).for_each(|(f, a)| f.store_init(e, a, &Index::default()));
+        }
         each_lane(e, lanes, &mut |e, l| {
             folds.iter().zip(&acc).for_each(|(f, a)| f.store_init(e, a, l));
             Ok(())
         })?;
-        if has_tail {
-            folds.iter().zip(&rest).for_each(|(f, a)| f.store_init(e, a, &Index::default()));
-        }
         let coords = self.space.coords();
-        let kept = self.keep.get(&pass).map(Vec::as_slice).unwrap_or_default();
         let keep = |e: &mut Inliner<'_>| {
             kept.iter().try_for_each(|v| {
                 let value = e.value(*v, &coords, None)?;
@@ -371,8 +386,9 @@ impl RowKernel<'_> {
             keep(e)?;
             accumulate(e, lane)
         };
-        let (n, whole) = (self.inner().extent, self.inner().extent / lanes * lanes);
-        if kept.is_empty() || self.plan.reduced.len() > 1 || advice(|| n - whole < 4) {
+        if again {
+            self.element_loops(e, lanes, true, both)?;
+        } else if kept.is_empty() || self.plan.reduced.len() > 1 || advice(|| n - whole < 4) {
             self.elements(e, lanes, both)?;
             bind(e);
         } else {
@@ -454,15 +470,26 @@ impl RowKernel<'_> {
         lanes: u64,
         body: &mut dyn FnMut(&mut Inliner<'_>, LaneOf) -> Result<()>,
     ) -> Result<()> {
-        let outer = self.plan.reduced.len().saturating_sub(1);
-        self.element_loops(e, &self.plan.reduced[..outer], lanes, body)
+        self.element_loops(e, lanes, false, body)
     }
 
+    /// Loops over the elements of the row, of which some may be taken `again`.
     fn element_loops(
         &self,
         e: &mut Inliner<'_>,
-        outer: &[MergedAxes],
         lanes: u64,
+        again: bool,
+        body: &mut dyn FnMut(&mut Inliner<'_>, LaneOf) -> Result<()>,
+    ) -> Result<()> {
+        let outer = self.plan.reduced.len().saturating_sub(1);
+        self.nested_loops(e, &self.plan.reduced[..outer], (lanes, again), body)
+    }
+
+    fn nested_loops(
+        &self,
+        e: &mut Inliner<'_>,
+        outer: &[MergedAxes],
+        (lanes, again): (u64, bool),
         body: &mut dyn FnMut(&mut Inliner<'_>, LaneOf) -> Result<()>,
     ) -> Result<()> {
         match outer.split_first() {
@@ -470,14 +497,12 @@ impl RowKernel<'_> {
                 let range = (Index::default(), Index::constant(g.extent), 1);
                 e.looped("r", range, LoopKind::Serial, |e, i| {
                     e.set_axis(g.axis, i);
-                    self.element_loops(e, rest, lanes, body)
+                    self.nested_loops(e, rest, (lanes, again), body)
                 })
             }
             None => {
                 let inner = self.inner();
-                let n = inner.extent;
-                let whole = Index::constant(n / lanes * lanes);
-                e.vectorized(inner.axis, (Index::default(), Index::constant(n)), whole, lanes, body)
+                e.covered(inner.axis, (Extent::ZERO, inner.extent), lanes, again, body)
             }
         }
     }

@@ -134,6 +134,12 @@ pub(crate) trait KernelEmitter: Sized {
         body: impl FnOnce(&mut KernelWalker<'_, Self>, Self::Value) -> Result<()>,
     ) -> Result<()>;
 
+    /// Writes loops that the back end has a better way for than one statement after the other, if a block begins with
+    /// them; how many statements that are.
+    fn loops(_: &mut KernelWalker<'_, Self>, _: &[Stmt]) -> Result<usize> {
+        Ok(0)
+    }
+
     /// Two blocks, of which the condition chooses one.
     fn branch(walk: &mut KernelWalker<'_, Self>, cond: Self::Value, arms: [&[Stmt]; 2]) -> Result<()>;
 
@@ -245,7 +251,17 @@ impl<'k, C: KernelEmitter> KernelWalker<'k, C> {
     }
 
     pub fn block(&mut self, body: &[Stmt]) -> Result<()> {
-        body.iter().try_for_each(|s| self.stmt(s))
+        let mut rest = body;
+        while let [first, behind @ ..] = rest {
+            rest = match C::loops(self, rest)? {
+                0 => {
+                    self.stmt(first)?;
+                    behind
+                }
+                done => &rest[done..],
+            };
+        }
+        Ok(())
     }
 
     fn stmt(&mut self, stmt: &Stmt) -> Result<()> {

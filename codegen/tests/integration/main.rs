@@ -12,3 +12,4 @@ mod scalar_ops;
 mod stored;
 mod strips;
 mod targets;
+mod vector_loops;

@@ -3,16 +3,17 @@
 
 use crate::common;
 use crate::common::random::{contents, random_kernel};
+use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{KernelCache, compile_kernels};
 use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::kir::{Kernel, Operand, Stmt};
 
 /// Whether the kernel runs in the interpreter and differs as machine code.
-fn fails(kernel: &Kernel, buffers: &[Vec<u8>], scalars: &[i64]) -> Option<String> {
+fn fails(kernel: &Kernel, buffers: &[Vec<u8>], scalars: &[i64], isa: Isa) -> Option<String> {
     tensorc_ir::interp::run_kernel(kernel, &mut buffers.to_vec(), scalars, &*common::LIBRARY).ok()?;
     let kernels = std::slice::from_ref(kernel);
-    match compile_kernels(kernels, common::backend(), 1, Interrupt::NEVER, &KernelCache::verifying(), &common::library)
-    {
+    let cache = KernelCache::verifying().for_isa(isa);
+    match compile_kernels(kernels, common::backend(), 1, Interrupt::NEVER, &cache, &common::library) {
         Err(e) => (!e.message.contains("before")).then(|| e.to_string()),
         Ok(module) => common::difference(kernel, &module, 0, buffers, scalars).err(),
     }
@@ -48,12 +49,12 @@ fn smaller(body: &[Stmt]) -> Vec<Vec<Stmt>> {
     out
 }
 
-fn reduce(kernel: &Kernel, buffers: &[Vec<u8>], scalars: &[i64]) -> Kernel {
+fn reduce(kernel: &Kernel, buffers: &[Vec<u8>], scalars: &[i64], isa: Isa) -> Kernel {
     let mut best = kernel.clone();
     'again: loop {
         for body in smaller(&best.body) {
             let candidate = Kernel { body, ..best.clone() };
-            if candidate.is_parallel() == kernel.is_parallel() && fails(&candidate, buffers, scalars).is_some() {
+            if candidate.is_parallel() == kernel.is_parallel() && fails(&candidate, buffers, scalars, isa).is_some() {
                 best = candidate;
                 continue 'again;
             }
@@ -76,22 +77,25 @@ fn machine_code_matches_the_interpreter() {
             })
             .collect();
         let kernels: Vec<Kernel> = programs.iter().map(|(_, k, _)| k.clone()).collect();
-        let module = common::compile(&kernels);
-        for (i, (seed, kernel, scalars)) in programs.iter().enumerate() {
-            let buffers = contents(kernel, *seed);
-            match common::difference(kernel, &module, i, &buffers, scalars) {
-                Ok(()) => ran += 1,
-                // The generator does not know every rule of the language.
-                Err(why) if why.starts_with("interpreter") => {}
-                Err(why) => {
-                    let small = reduce(kernel, &buffers, scalars);
-                    let why = fails(&small, &buffers, scalars).unwrap_or(why);
-                    panic!("seed {seed}: {why}\n{}", show(&small));
+        for isa in common::isas() {
+            let module = common::compile_for(&kernels, isa);
+            for (i, (seed, kernel, scalars)) in programs.iter().enumerate() {
+                let buffers = contents(kernel, *seed);
+                match common::difference(kernel, &module, i, &buffers, scalars) {
+                    Ok(()) => ran += 1,
+                    // The generator does not know every rule of the language.
+                    Err(why) if why.starts_with("interpreter") => {}
+                    Err(why) => {
+                        let small = reduce(kernel, &buffers, scalars, isa);
+                        let why = fails(&small, &buffers, scalars, isa).unwrap_or(why);
+                        panic!("seed {seed}, {isa}: {why}\n{}", show(&small));
+                    }
                 }
+                vectors += usize::from(format!("{:?}", kernel.body).contains("Vector"));
             }
-            vectors += usize::from(format!("{:?}", kernel.body).contains("Vector"));
         }
     }
+    let count = count * common::isas().len() as u64;
     assert!(ran * 10 >= count * 9, "only {ran} of {count} programs were valid");
     assert!(vectors * 3 >= count as usize, "only {vectors} of {count} programs had vector loops");
 }

@@ -7,6 +7,7 @@ pub mod records;
 use std::sync::{Arc, LazyLock};
 
 use tensorc_abi::DType;
+use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, JitModule, KernelCache, compile_kernels};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::interp::run_kernel;
@@ -71,10 +72,28 @@ pub fn backend() -> Backend {
 }
 
 pub fn compile(kernels: &[Kernel]) -> JitModule {
-    match compile_kernels(kernels, backend(), 2, Interrupt::NEVER, &KernelCache::verifying(), &library) {
+    compile_in(kernels, &KernelCache::verifying())
+}
+
+/// Code for some instruction set of this machine.
+pub fn compile_for(kernels: &[Kernel], isa: Isa) -> JitModule {
+    compile_in(kernels, &KernelCache::verifying().for_isa(isa))
+}
+
+fn compile_in(kernels: &[Kernel], cache: &KernelCache) -> JitModule {
+    match compile_kernels(kernels, backend(), 2, Interrupt::NEVER, cache, &library) {
         Ok(module) => module,
         Err(e) => panic!("{e}"),
     }
+}
+
+/// The instruction sets whose code runs on this machine.
+pub fn isas() -> Vec<Isa> {
+    let native = Isa::native().unwrap();
+    let runs = |isa: &Isa| isa.arch() == native.arch() && isa.vector_level() <= native.vector_level();
+    let named = Isa::NAMES.iter().map(|name| name.parse().unwrap());
+    // All that the machine has is more than a level.
+    named.filter(|isa: &Isa| *isa == native || runs(isa)).collect()
 }
 
 /// Calls the `i`-th kernel.

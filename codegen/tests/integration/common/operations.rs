@@ -118,8 +118,9 @@ fn kernel(op: ScalarOp, types: &[DType], constants: &[Option<Scalar>], n: u64, l
     if lanes == 1 {
         b.for_range("i", n, LoopKind::Serial, body).unwrap();
     } else {
-        b.for_range("i", n / lanes, LoopKind::Serial, |b, i| {
-            b.for_range("l", lanes, LoopKind::Vector, |b, l| body(b, i.scale(lanes as i64).add(&l)))
+        let range = (Index::default(), Index::constant(n), lanes as i64);
+        b.for_loop("i", range, LoopKind::Serial, |b, i| {
+            b.for_range("l", lanes, LoopKind::Vector, |b, l| body(b, i.add(&l)))
         })
         .unwrap();
     }

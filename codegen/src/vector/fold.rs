@@ -1,0 +1,83 @@
+//! Instructions of a loop that become one, and those that nothing needs.
+
+use tensorc_abi::DType;
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
+
+use super::{Instruction, Op, ValueId};
+
+pub(super) fn fold(mut code: Vec<Instruction>) -> Vec<Instruction> {
+    let mut uses = vec![0u32; code.len()];
+    for i in &code {
+        i.op.operands().iter().for_each(|v| uses[*v as usize] += 1);
+    }
+    for at in 0..code.len() {
+        if let Some(op) = extremum(&code, &code[at].op) {
+            code[at].op = op;
+        }
+        half(&mut code, at, &uses);
+    }
+    without_unused(code)
+}
+
+/// Comparing two values and choosing between them is an instruction of its own.
+fn extremum(code: &[Instruction], op: &Op) -> Option<Op> {
+    let Op::Apply(ScalarOp::Select, args) = op else { return None };
+    let Op::Apply(ScalarOp::Cmp(cmp), compared) = &code[args[0] as usize].op else { return None };
+    let same = compared[..] == args[1..];
+    let turned = compared[0] == args[2] && compared[1] == args[1];
+    match cmp {
+        CmpOp::Lt if same => Some(Op::Lesser(args[1], args[2])),
+        CmpOp::Gt if same => Some(Op::Greater(args[1], args[2])),
+        // The second where the first is less is the second where it is greater.
+        CmpOp::Lt if turned => Some(Op::Greater(args[1], args[2])),
+        CmpOp::Gt if turned => Some(Op::Lesser(args[1], args[2])),
+        _ => None,
+    }
+}
+
+/// Memory of f16 and bf16 is converted as it is read and written.
+fn half(code: &mut [Instruction], at: usize, uses: &[u32]) {
+    match &code[at].op {
+        Op::Apply(ScalarOp::Cast(DType::F32), args) => {
+            let from = &code[args[0] as usize];
+            if let (Op::Load { place, guard: None }, DType::F16 | DType::BF16) = (&from.op, from.dtype) {
+                let single = uses[args[0] as usize] == 1;
+                if single {
+                    let (place, dtype) = (*place, from.dtype);
+                    // What stands between may write to the same memory.
+                    if code[args[0] as usize + 1..at].iter().all(|i| !i.op.acts()) {
+                        code[at].op = Op::LoadHalf { place, from: dtype };
+                    }
+                }
+            }
+        }
+        Op::Store { place, value } if place.dtype == DType::F16 => {
+            if let Op::Apply(ScalarOp::Cast(DType::F16), args) = &code[*value as usize].op
+                && code[args[0] as usize].dtype == DType::F32
+            {
+                code[at].op = Op::StoreHalf { place: *place, value: args[0] };
+            }
+        }
+        _ => {}
+    }
+}
+
+fn without_unused(code: Vec<Instruction>) -> Vec<Instruction> {
+    let mut needed = vec![false; code.len()];
+    for (at, i) in code.iter().enumerate().rev() {
+        needed[at] |= i.op.acts();
+        if needed[at] {
+            i.op.operands().iter().for_each(|v| needed[*v as usize] = true);
+        }
+    }
+    let mut number = vec![0 as ValueId; code.len()];
+    let mut kept = vec![];
+    for (at, mut i) in code.into_iter().enumerate() {
+        if needed[at] {
+            i.op.map_operands(|v| number[v as usize]);
+            number[at] = kept.len() as ValueId;
+            kept.push(i);
+        }
+    }
+    kept
+}

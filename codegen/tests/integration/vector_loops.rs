@@ -1,0 +1,293 @@
+//! Loops over vectors, for every instruction set of this machine, against the interpreter.
+
+use tensorc_abi::DType;
+use tensorc_codegen::cranelift::dump;
+use tensorc_codegen::isa::Isa;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_random::Rng;
+
+use crate::common;
+use crate::common::random::contents;
+
+/// What random loops compute with.
+const TYPES: [DType; 10] = [
+    DType::F32,
+    DType::F32,
+    DType::I32,
+    DType::F64,
+    DType::I64,
+    DType::U8,
+    DType::I16,
+    DType::F16,
+    DType::BF16,
+    DType::U32,
+];
+
+const BINARY: [ScalarOp; 12] = [
+    ScalarOp::Add,
+    ScalarOp::Sub,
+    ScalarOp::Mul,
+    ScalarOp::Min,
+    ScalarOp::Max,
+    ScalarOp::Cmp(CmpOp::Lt),
+    ScalarOp::Cmp(CmpOp::Ge),
+    ScalarOp::Cmp(CmpOp::Eq),
+    ScalarOp::And,
+    ScalarOp::Xor,
+    ScalarOp::Shr,
+    ScalarOp::Div,
+];
+
+/// A loop in the making.
+struct RandomLoop<'r> {
+    rng: &'r mut Rng,
+    inputs: Vec<(Buf, DType)>,
+    length: i64,
+}
+
+impl RandomLoop<'_> {
+    /// Computes values from the elements at an index, the same for every index.
+    fn values(&mut self, b: &mut KernelBuilder, at: &Index) -> Vec<Operand> {
+        let mut values: Vec<Operand> = vec![];
+        for (buf, dtype) in self.inputs.clone() {
+            let guarded = self.rng.one_in(4);
+            if guarded {
+                let limit = Operand::Const(Scalar::i64(self.length / 2));
+                let position = b.index_value(at.clone());
+                let inside = b.op(ScalarOp::Cmp(CmpOp::Lt), &[position, limit]);
+                let fill = Scalar::i64(self.rng.below(3) as i64).cast(dtype);
+                values.push(b.load_guarded(buf, at.clone(), Some((inside, fill))));
+            } else {
+                let behind = self.rng.below(3) as i64;
+                values.push(b.load(buf, at.offset(behind)));
+            }
+        }
+        for _ in 0..3 + self.rng.below(10) {
+            if let Some(value) = self.operation(b, &values) {
+                values.push(value);
+            }
+        }
+        values
+    }
+
+    fn operation(&mut self, b: &mut KernelBuilder, values: &[Operand]) -> Option<Operand> {
+        let any = |rng: &mut Rng| *rng.pick(values);
+        let a = any(self.rng);
+        let dtype = b.dtype(a);
+        let (op, args) = match self.rng.below(6) {
+            0 => (ScalarOp::Cast(*self.rng.pick(&TYPES)), vec![a]),
+            1 => {
+                let unary = [ScalarOp::Neg, ScalarOp::Abs, ScalarOp::Not, ScalarOp::Floor, ScalarOp::Sqrt];
+                (*self.rng.pick(&unary), vec![a])
+            }
+            2 => {
+                let c = values.iter().copied().find(|v| b.dtype(*v) == DType::Bool)?;
+                let others: Vec<Operand> = values.iter().copied().filter(|v| b.dtype(*v) == dtype).collect();
+                (ScalarOp::Select, vec![c, a, *self.rng.pick(&others)])
+            }
+            3 => {
+                let others: Vec<Operand> = values.iter().copied().filter(|v| b.dtype(*v) == dtype).collect();
+                let other = |rng: &mut Rng| *rng.pick(&others);
+                (ScalarOp::Fma, vec![a, other(self.rng), other(self.rng)])
+            }
+            _ => {
+                let others: Vec<Operand> = values.iter().copied().filter(|v| b.dtype(*v) == dtype).collect();
+                let other = match self.rng.below(3) {
+                    0 => Operand::Const(Scalar::i64(self.rng.below(5) as i64 - 1).cast(dtype)),
+                    _ => *self.rng.pick(&others),
+                };
+                (*self.rng.pick(&BINARY), vec![a, other])
+            }
+        };
+        let types: Vec<DType> = args.iter().map(|a| b.dtype(*a)).collect();
+        op.result(&types).is_ok().then(|| b.op(op, &args))
+    }
+}
+
+/// A matrix of f32 with as many columns as the loop has elements.
+struct Matrix {
+    table: Buf,
+    scaled: Buf,
+    folded: Buf,
+    /// Rows, in groups.
+    rows: [i64; 2],
+    columns: i64,
+}
+
+impl Matrix {
+    /// Calls `body` with the position of every element of a column.
+    fn column(&self, b: &mut KernelBuilder, at: &Index, mut body: impl FnMut(&mut KernelBuilder, Index)) {
+        let [groups, rows] = self.rows;
+        b.for_range("g", groups as u64, LoopKind::Serial, |b, g| {
+            b.for_range("r", rows as u64, LoopKind::Serial, |b, r| {
+                let row = g.scale(rows).add(&r);
+                body(b, row.scale(self.columns).add(at));
+                Ok::<(), ()>(())
+            })
+        })
+        .unwrap();
+    }
+
+    /// Folds a column together with a value, and divides its elements by the result.
+    fn fold(&self, b: &mut KernelBuilder, at: &Index, (acc, place): (Buf, &Index), value: Operand) {
+        b.store(acc, place.clone(), value);
+        self.column(b, at, |b, element| {
+            let (old, x) = (b.load(acc, place.clone()), b.load(self.table, element));
+            let term = b.op(ScalarOp::Mul, &[x, value]);
+            let new = b.op(ScalarOp::Add, &[old, term]);
+            b.store(acc, place.clone(), new);
+        });
+        let sum = b.load(acc, place.clone());
+        self.column(b, at, |b, element| {
+            let x = b.load(self.table, element.clone());
+            let quotient = b.op(ScalarOp::Div, &[x, sum]);
+            b.store(self.scaled, element, quotient);
+        });
+        b.store(self.folded, at.clone(), sum);
+    }
+}
+
+/// What a loop does at every element, the same for vectors and for single ones.
+struct Element {
+    seed: u64,
+    length: i64,
+    inputs: Vec<(Buf, DType)>,
+    outputs: Vec<(Buf, DType)>,
+    matrix: Matrix,
+    /// Where columns are folded: by lane, and for one element.
+    columns: Option<(Buf, Buf)>,
+    /// Partial results by lane, and how values are folded into them.
+    acc: Buf,
+    fold: Option<ScalarOp>,
+}
+
+impl Element {
+    fn new(b: &mut KernelBuilder, rng: &mut Rng, lanes: i64) -> Element {
+        let length = 40 + rng.below(160) as i64;
+        let mut inputs = vec![];
+        for _ in 0..1 + rng.below(3) {
+            let dtype = *rng.pick(&TYPES);
+            inputs.push((b.param("in", dtype, length as u64 + 2, false), dtype));
+        }
+        let mut outputs = vec![];
+        for _ in 0..3 {
+            let dtype = *rng.pick(&TYPES);
+            outputs.push((b.param("out", dtype, length as u64, true), dtype));
+        }
+        let rows = [1 + rng.below(3) as i64, 1 + rng.below(4) as i64];
+        let area = (length * rows[0] * rows[1]) as u64;
+        let matrix = Matrix {
+            table: b.param("table", DType::F32, area, false),
+            scaled: b.param("scaled", DType::F32, area, true),
+            folded: b.param("folded", DType::F32, length as u64, true),
+            rows,
+            columns: length,
+        };
+        let mut registers = |lanes: i64| b.alloc("column", DType::F32, lanes as u64, MemorySpace::Register);
+        let columns = rng.one_in(2).then(|| (registers(lanes), registers(1)));
+        let acc = registers(lanes);
+        let fold = rng.one_in(3).then(|| *rng.pick(&[ScalarOp::Add, ScalarOp::Max]));
+        Element { seed: rng.next_u64(), length, inputs, outputs, matrix, columns, acc, fold }
+    }
+
+    fn write(&self, b: &mut KernelBuilder, at: &Index, lane: Option<&Index>) {
+        let mut rng = Rng::new(self.seed);
+        let values = RandomLoop { rng: &mut rng, inputs: self.inputs.clone(), length: self.length }.values(b, at);
+        for (buf, dtype) in &self.outputs {
+            if let Some(value) = values.iter().rev().find(|v| b.dtype(**v) == *dtype) {
+                b.store(*buf, at.clone(), *value);
+            }
+        }
+        let mut floats = values.iter().filter(|v| b.dtype(**v) == DType::F32).copied().collect::<Vec<_>>().into_iter();
+        let (first, last) = (floats.next(), floats.next_back());
+        if let (Some((vector, single)), Some(value)) = (self.columns, first) {
+            let place = lane.map_or((single, Index::default()), |lane| (vector, lane.clone()));
+            self.matrix.fold(b, at, (place.0, &place.1), value);
+        }
+        if let (Some(lane), Some(fold), Some(value)) = (lane, self.fold, last) {
+            let old = b.load(self.acc, lane.clone());
+            let new = b.op(fold, &[old, value]);
+            b.store(self.acc, lane.clone(), new);
+        }
+    }
+
+    /// Joins the halves of the partial results; how many are left.
+    fn join(&self, b: &mut KernelBuilder, lanes: i64) -> i64 {
+        let mut left = lanes;
+        while left >= 8 {
+            left /= 2;
+            each_lane(b, left, |b, l| {
+                let (high, low) = (b.load(self.acc, l.offset(left)), b.load(self.acc, l.clone()));
+                let both = b.op(self.fold.unwrap_or(ScalarOp::Min), &[low, high]);
+                b.store(self.acc, l, both);
+            });
+        }
+        left
+    }
+}
+
+fn each_lane(b: &mut KernelBuilder, lanes: i64, mut body: impl FnMut(&mut KernelBuilder, Index)) {
+    let all = |b: &mut KernelBuilder, l| {
+        body(b, l);
+        Ok::<(), ()>(())
+    };
+    b.for_range("l", lanes as u64, LoopKind::Vector, all).unwrap();
+}
+
+/// `out[i] = f(in[i..i + 3])`, a fold of a column, by vectors and element by element, and partial results by lane.
+fn random_loop(seed: u64) -> Kernel {
+    let mut rng = Rng::new(seed);
+    let mut b = KernelBuilder::new("random");
+    let lanes = *rng.pick(&[8, 16, 16, 32, 64]);
+    let sums = b.param("sums", DType::F32, 64, true);
+    let element = Element::new(&mut b, &mut rng, lanes);
+    each_lane(&mut b, lanes, |b, l| b.store(element.acc, l, Operand::Const(Scalar::f32(0.5))));
+    let (length, whole) = (element.length, element.length / lanes * lanes);
+    b.for_loop("i", (Index::default(), Index::constant(whole), lanes), LoopKind::Serial, |b, i| {
+        each_lane(b, lanes, |b, l| element.write(b, &i.add(&l), Some(&l)));
+        Ok::<(), ()>(())
+    })
+    .unwrap();
+    let left = if rng.one_in(2) { element.join(&mut b, lanes) } else { lanes };
+    b.for_loop("i", (Index::constant(whole), Index::constant(length), 1), LoopKind::Serial, |b, i| {
+        element.write(b, &i, None);
+        Ok::<(), ()>(())
+    })
+    .unwrap();
+    each_lane(&mut b, left, |b, l| {
+        let value = b.load(element.acc, l.clone());
+        b.store(sums, l, value);
+    });
+    b.finish()
+}
+
+#[test]
+fn random_loops_match_the_interpreter() {
+    let count = std::env::var("TENSORC_RANDOM_LOOPS").ok().and_then(|n| n.parse().ok()).unwrap_or(2000u64);
+    let first = std::env::var("TENSORC_FIRST_LOOP").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
+    for seeds in (first..first + count).collect::<Vec<_>>().chunks(200) {
+        let kernels: Vec<Kernel> = seeds.iter().map(|seed| random_loop(*seed)).collect();
+        for isa in common::isas() {
+            let module = common::compile_for(&kernels, isa);
+            for (i, (kernel, seed)) in kernels.iter().zip(seeds).enumerate() {
+                let found = common::difference(kernel, &module, i, &contents(kernel, *seed), &[]);
+                found.unwrap_or_else(|why| {
+                    panic!("seed {seed}, {isa}: {why}\n{}", tensorc_ir::text::print_kernel(kernel))
+                });
+            }
+        }
+    }
+}
+
+/// How many of the random loops have code for wide vectors: nearly all with AVX-512, most with AVX2.
+#[test]
+fn most_loops_have_wide_vectors() {
+    for (isa, least) in [("x86_64-v4", 60), ("x86_64-v3", 30), ("x86_64", 0)] {
+        let isa: Isa = isa.parse().unwrap();
+        let calls = |seed: &u64| dump(&random_loop(*seed), isa).unwrap().clif.contains("u2:");
+        let found = (0..200).filter(calls).count();
+        assert!(found >= 2 * least && (least > 0 || found == 0), "{isa}: {found} of 200 loops");
+    }
+}
