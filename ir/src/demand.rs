@@ -106,6 +106,9 @@ impl Allowed {
     /// The operand holds no integers.
     pub fn word(&self, ty: &DenseType) -> Result<Prim, String> {
         let coded = !self.open_limits().is_empty();
+        if let Some(prim) = self.extremes(ty)? {
+            return Ok(prim);
+        }
         let map = if coded { ScalarFn::identity(DType::I64) } else { self.code(ty)? };
         if ty.rank() == 0 {
             return Ok(Prim::Map(map.into()));
@@ -114,6 +117,28 @@ impl Allowed {
         let axes = (0..ty.rank()).collect();
         let (init, finish) = (vec![Scalar::i64(0)], ScalarFn::identity(DType::I64));
         Ok(Prim::Reduce(Reduction { axes, keep_dims: false, init, map, combine, finish }.into()))
+    }
+
+    /// As [`Allowed::word`], of the least and the greatest value alone, which is less to do than of all: zero, or what is next to
+    /// it, is allowed, so one of the two is a value farthest from zero, if any is not allowed.
+    fn extremes(&self, ty: &DenseType) -> Result<Option<Prim>, String> {
+        let Allowed::Within(first, last) = self else { return Ok(None) };
+        let around_zero = first.known().zip(last.known()).is_some_and(|(first, last)| first <= 0 && last >= -1);
+        // How a fold of two values is divided depends on how long it is, that of a greatest value alone does not.
+        if !around_zero || ty.rank() == 0 || ty.dims.is_open() || !matches!(ty.dtype, DType::I32 | DType::I64) {
+            return Ok(None);
+        }
+        let unused = 64 - 8 * ty.dtype.size();
+        let init = [i64::MAX, i64::MIN].map(|end| Scalar::from_i64(ty.dtype, end >> unused)).to_vec();
+        let map = ScalarFn::build(&[ty.dtype], |_, x| vec![x[0].clone(), x[0].clone()])?;
+        let combine = ScalarFn::build(&[ty.dtype; 4], |_, x| vec![x[0].min(&x[2]), x[1].max(&x[3])])?;
+        let finish = ScalarFn::build(&[ty.dtype; 2], |b, x| {
+            let [least, greatest] = [0, 1].map(|end: usize| self.code_of(b, &x[end].cast(DType::I64), &[], ty.rank()));
+            // Without elements the least value is the greater one.
+            vec![x[0].gt(&x[1]).select(&b.constant(Scalar::i64(0)), &least.max(&greatest))]
+        })?;
+        let axes = (0..ty.rank()).collect();
+        Ok(Some(Prim::Reduce(Reduction { axes, keep_dims: false, init, map, combine, finish }.into())))
     }
 
     /// The code of a value, at the coordinates of the operand.
@@ -198,6 +223,10 @@ mod tests {
         assert_eq!(finds(&axis, &[1], &[i64::MIN]), Some(-(1 << 61)));
         assert_eq!(finds(&axis, &[0], &[]), None);
         assert_eq!(finds(&Allowed::position(0), &[1], &[0]), Some(0));
+        assert_eq!(finds(&Allowed::position(0), &[0], &[]), None);
+        assert_eq!(finds(&Allowed::up_to(3), &[3], &[3, -1, 4]), Some(4));
+        assert_eq!(finds(&Allowed::Within(2.into(), 5.into()), &[3], &[2, 0, 1]), Some(1));
+        assert_eq!(finds(&Allowed::Within(2.into(), 5.into()), &[3], &[2, -7, 6]), Some(-7));
     }
 
     #[test]

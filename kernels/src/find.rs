@@ -35,7 +35,7 @@ pub fn find_words(op: FindOp, operands: &[Option<&[u64]>]) -> u64 {
         FindOp::Compress { .. } => elements(1),
         // Keys of elements, sorted slices, and where each group begins and how many it has.
         FindOp::Unique { .. } => elements(0).saturating_add(most.saturating_mul(3)),
-        // Rows; of an image, its boxes, candidates, and those that are kept.
+        // Rows; of a class, its candidates, and the boxes that are kept.
         FindOp::NonMaxSuppression { .. } => {
             let boxes = dims(1).last().copied().unwrap_or(0);
             most.saturating_mul(3).saturating_add(boxes.saturating_mul(Extremes::WORDS as u64 + 2))
@@ -130,7 +130,7 @@ impl Found<'_> {
                 let dims = self.first.dims;
                 for axis in 0..dims.len() {
                     let stride: u64 = dims[axis + 1..].iter().product();
-                    self.noted.iter().for_each(|i| put(i / stride % dims[axis]));
+                    coordinates(self.noted, stride, dims[axis], &mut put);
                 }
             }
             (FindOp::NonMaxSuppression { .. }, _) => self.noted.iter().copied().for_each(put),
@@ -194,6 +194,28 @@ impl Slices {
     }
 }
 
+/// The coordinate of each of some ascending positions along an axis of `extent` elements that are `stride` apart. Neighbours
+/// mostly have the same one, or along the last axis the same row, so few are divided.
+fn coordinates(positions: &[u64], stride: u64, extent: u64, put: &mut impl FnMut(u64)) {
+    // Of the position before: where the axis and the coordinate began, and the coordinate.
+    let (row, mut begin, mut from, mut at) = (stride * extent, 0, 0, 0);
+    for i in positions {
+        if i - begin >= row {
+            begin = i / row * row;
+            (from, at) = (begin, 0);
+        }
+        if stride == 1 {
+            put(i - begin);
+            continue;
+        }
+        if i - from >= stride {
+            at = (i - begin) / stride;
+            from = begin + at * stride;
+        }
+        put(at);
+    }
+}
+
 /// Notes the positions of elements that are not zero, ascending, below `end`.
 fn marked<'a>(x: FindOperand<'_>, end: u64, words: &'a mut [u64]) -> Result<&'a [u64], FindError> {
     fn positions<const SIZE: usize>(
@@ -202,13 +224,14 @@ fn marked<'a>(x: FindOperand<'_>, end: u64, words: &'a mut [u64]) -> Result<&'a 
         words: &mut [u64],
         is_zero: impl Fn(&[u8; SIZE]) -> bool,
     ) -> Option<usize> {
-        let mut count = 0;
         let elements = bytes.as_chunks::<SIZE>().0;
-        for (i, element) in elements.iter().enumerate().take(usize::try_from(end).unwrap_or(usize::MAX)) {
-            if !is_zero(element) {
-                *words.get_mut(count)? = i as u64;
-                count += 1;
-            }
+        let elements = &elements[..elements.len().min(usize::try_from(end).unwrap_or(usize::MAX))];
+        let words = words.get_mut(..elements.len())?;
+        // Every position is written, and the next one over it unless it counts: a branch would often be foretold wrongly.
+        let mut count = 0;
+        for (i, element) in elements.iter().enumerate() {
+            words[count] = i as u64;
+            count += usize::from(!is_zero(element));
         }
         Some(count)
     }
@@ -242,6 +265,61 @@ fn number(x: FindOperand<'_>, i: usize) -> f64 {
         DType::F16 => half(bits as u16),
         DType::U64 => bits as f64,
         _ => signed(x.dtype, bits) as f64,
+    }
+}
+
+/// Elements as numbers.
+fn numbers(x: FindOperand<'_>, first: usize, count: usize, mut each: impl FnMut(usize, f64)) {
+    match x.dtype {
+        DType::F32 => {
+            let elements = x.bytes.as_chunks::<4>().0.iter().skip(first).take(count).enumerate();
+            elements.for_each(|(i, element)| each(i, f32::from_le_bytes(*element).into()));
+        }
+        _ => (0..count).for_each(|i| each(i, number(x, first + i))),
+    }
+}
+
+/// A number that orders floats as [`f64::total_cmp`] does.
+fn rank(x: f64) -> u64 {
+    let bits = x.to_bits();
+    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
+}
+
+/// A heap: the greatest comes first. Of many elements a few are wanted in order.
+struct Heap<'a>(&'a mut [[u64; 2]]);
+
+impl Heap<'_> {
+    fn of(elements: &mut [[u64; 2]]) -> Heap<'_> {
+        let heap = Heap(elements);
+        for i in (0..heap.0.len() / 2).rev() {
+            sink(heap.0, i);
+        }
+        heap
+    }
+
+    fn pop(&mut self) -> Option<[u64; 2]> {
+        let elements = core::mem::take(&mut self.0);
+        let (last, rest) = elements.split_last_mut()?;
+        if let Some(first) = rest.first_mut() {
+            core::mem::swap(first, last);
+            sink(rest, 0);
+        }
+        self.0 = rest;
+        Some(*last)
+    }
+}
+
+/// Exchanges an element of a heap with the greater of those below it until it is as great.
+fn sink(heap: &mut [[u64; 2]], mut at: usize) {
+    loop {
+        let (left, right) = (2 * at + 1, 2 * at + 2);
+        let Some(first) = heap.get(left) else { return };
+        let below = if heap.get(right).is_some_and(|second| second > first) { right } else { left };
+        if heap[below] <= heap[at] {
+            return;
+        }
+        heap.swap(at, below);
+        at = below;
     }
 }
 
@@ -381,37 +459,31 @@ fn suppressed<'a>(
     }
     let (most, overlap) = (limits.most.unwrap_or(0.0).max(0.0) as usize, limits.overlap.unwrap_or(0.0));
     let count = count as usize;
-    let (extremes, rest) = words.split_at_mut_checked(count * Extremes::WORDS).ok_or(FindError::Words)?;
-    let extremes = extremes.as_chunks_mut::<{ Extremes::WORDS }>().0;
-    let (candidates, rest) = rest.split_at_mut_checked(count).ok_or(FindError::Words)?;
-    let (kept, rows) = rest.split_at_mut_checked(count).ok_or(FindError::Words)?;
+    let (candidates, rest) = words.split_at_mut_checked(count * 2).ok_or(FindError::Words)?;
+    let candidates = candidates.as_chunks_mut::<2>().0;
+    let (kept, rows) = rest.split_at_mut_checked(count * Extremes::WORDS).ok_or(FindError::Words)?;
+    let kept = kept.as_chunks_mut::<{ Extremes::WORDS }>().0;
     let mut noted = 0;
     for n in 0..images as usize {
-        for (i, to) in extremes.iter_mut().enumerate() {
-            let corner = |at: usize| number(boxes, (n * count + i) * 4 + at);
-            *to = Extremes::of([corner(0), corner(1), corner(2), corner(3)], limits.centered).to_words();
-        }
-        let place = |i: u64| Extremes::of_words(&extremes[i as usize]);
         for c in 0..classes as usize {
-            let score = |i: u64| number(scores, (n * classes as usize + c) * count + i as usize);
             let mut found = 0;
-            for i in (0..count as u64).filter(|i| limits.least.is_none_or(|least| score(*i) > least)) {
-                candidates[found] = i;
-                found += 1;
-            }
-            let candidates = &mut candidates[..found];
-            candidates.sort_unstable_by(|i, j| score(*j).total_cmp(&score(*i)).then(i.cmp(j)));
+            numbers(scores, (n * classes as usize + c) * count, count, |i, score| {
+                candidates[found] = [rank(score), !(i as u64)];
+                found += usize::from(limits.least.is_none_or(|least| score > least));
+            });
+            let mut best = Heap::of(&mut candidates[..found]);
             let mut chosen = 0;
-            for i in &*candidates {
-                if chosen == most {
-                    break;
-                }
-                let candidate = place(*i);
-                if kept[..chosen].iter().all(|k| place(*k).overlap(&candidate) <= overlap) {
-                    kept[chosen] = *i;
+            while chosen < most
+                && let Some([_, other]) = best.pop()
+            {
+                let i = !other;
+                let corner = |at: usize| number(boxes, (n * count + i as usize) * 4 + at);
+                let candidate = Extremes::of([corner(0), corner(1), corner(2), corner(3)], limits.centered);
+                if kept[..chosen].iter().all(|k| Extremes::of_words(k).overlap(&candidate) <= overlap) {
+                    kept[chosen] = candidate.to_words();
                     chosen += 1;
                     let row = rows.get_mut(noted..noted + 3).ok_or(FindError::Words)?;
-                    row.copy_from_slice(&[n as u64, c as u64, *i]);
+                    row.copy_from_slice(&[n as u64, c as u64, i]);
                     noted += 3;
                 }
             }

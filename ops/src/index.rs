@@ -3,6 +3,8 @@
 //! A negative index counts from the end of its axis. What is out of range after that is an error of the run, unless that is not
 //! asked for; it is clamped to the axis, so that no memory outside the operands is touched.
 
+use crate::blocks::{COPY_LANES, copy_run, in_blocks, in_short_steps, in_vectors};
+use crate::kernel::coordinates;
 use crate::owners::{Owners, ScatterColumn, Updates};
 use crate::prelude::*;
 use crate::rules::{axis_of, no_longer, open_rank_in, open_ranked};
@@ -19,6 +21,12 @@ pub fn ops() -> Vec<OpDef> {
         reverse_sequence(),
     ]
 }
+
+/// Elements that an iteration of the outermost loop of a kernel for processors copies at most, if they are more than one slice.
+const MAX_RUN: i64 = 1024;
+
+/// Columns of a result that an iteration of the outermost loop scatters to, some cache lines.
+const MAX_COLUMNS: i64 = 256;
 
 fn gather_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let (Some(data), Some(indices)) = (cx.open_dims(0), cx.open_dims(1)) else { return Ok(()) };
@@ -37,19 +45,49 @@ fn gather() -> OpDef {
         .onnx("Gather", 1)
 }
 
+/// Axes of indices, and of what they index, as few as stand for all: neighbours are one where they cover the same, but for
+/// the axis that is indexed. Returns its place among them, too.
+fn merged_axes(indices: &Extents, data: &Extents, axis: usize) -> (Vec<[Extent; 2]>, usize) {
+    let (mut merged, mut place): (Vec<[Extent; 2]>, usize) = (vec![], 0);
+    for (i, pair) in indices.all().zip(data.all()).map(|(a, b)| [a, b]).enumerate() {
+        let whole = pair[0].is_surely(pair[1]);
+        match merged.last_mut() {
+            Some([a, b]) if whole && i != axis && i != axis + 1 => (*a, *b) = (*a * pair[0], *b * pair[1]),
+            _ => merged.push(pair),
+        }
+        if i == axis {
+            place = merged.len() - 1;
+        }
+    }
+    (merged, place)
+}
+
 fn gather_elements() -> OpDef {
     let compute = prim(|cx| {
         let (data, indices) = (cx.input(0)?, cx.input(1)?);
         let axis = axis_of(cx, data.rank())?;
+        let (axes, axis) = merged_axes(&indices.dims, &data.dims, axis);
+        let [covered, whole] = [0, 1].map(|side| axes.iter().map(|pair| pair[side]).collect::<Extents>());
+        let spread = |ty: &DenseType, dims: &Extents| DenseType::new(ty.dtype, dims);
         let k = &KernelScope::new("gather_elements");
-        let [data, indices] = k.inputs(["data", "indices"], [data, indices]);
-        let out = k.output("out", &cx.outputs[0]);
-        let extent = data.dims().at(axis);
-        k.parallel(&indices.dims(), |at| {
+        let [data, indices] = k.inputs(["data", "indices"], [&spread(data, &whole), &spread(indices, &covered)]);
+        let out = k.output("out", &spread(&cx.outputs[0], &covered));
+        let element = |at: &[Index]| {
             let mut from = at.to_vec();
-            from[axis] = indices.position(at, extent);
+            from[axis] = indices.position(at, whole.at(axis));
             out.set(at, data.get(&from));
-        });
+        };
+        let last = axes.len() - 1;
+        match cx.grain {
+            Grain::Fine => k.parallel(&covered, element),
+            Grain::Coarse => {
+                let rows = covered.range(..last);
+                in_blocks(k, (rows.count(), covered.at(last)), MAX_RUN, |row, first, count| {
+                    let row = coordinates(row, &rows);
+                    in_short_steps(k, count, |i| element(&[&row[..], &[first.add(i)]].concat()));
+                });
+            }
+        }
         k.prim()
     });
     let infer = shape_rule(|cx| {
@@ -94,17 +132,40 @@ fn gather_nd() -> OpDef {
     let compute = prim(|cx| {
         let (data, indices) = (cx.input(0)?, cx.input(1)?);
         let batch = cx.params.int("batch_dims").unwrap_or(0) as usize;
-        let tuple_rank = indices.rank() - 1;
-        let out = &cx.outputs[0];
-        let indexed = data.dims.range(batch..batch + tuple_width(indices));
+        let width = tuple_width(indices);
+        // All tuples of a batch in one axis, all elements of a slice in another.
+        let shared = data.dims.range(..batch);
+        let (indexed, slice) = (data.dims.range(batch..batch + width), data.dims.range(batch + width..).count());
+        let tuples = indices.dims.range(batch..indices.rank() - 1).count();
+        let joined = |parts: [&[Extent]; 2]| parts.concat().into_iter().collect::<Extents>();
+        let (each_batch, all): (Vec<Extent>, Vec<Extent>) = (shared.all().collect(), indexed.all().collect());
+        let from = joined([&[&each_batch[..], &all[..]].concat(), &[slice]]);
+        let chosen = DenseType::new(indices.dtype, joined([&each_batch, &[tuples, width.into()]]));
+        let to = joined([&each_batch, &[tuples, slice]]);
         let k = &KernelScope::new("gather_nd");
-        let [data, indices] = k.inputs(["data", "indices"], [data, indices]);
-        let result = k.output("out", out);
-        k.parallel(&out.dims, |at| {
-            let tuple = load_tuple(indices, &at[..tuple_rank], &indexed);
-            let from = [&at[..batch], &tuple, &at[tuple_rank..]].concat();
-            result.set(at, data.get(&from));
-        });
+        let [data, indices] = k.inputs(["data", "indices"], [&DenseType::new(data.dtype, &from), &chosen]);
+        let result = k.output("out", &DenseType::new(data.dtype(), &to));
+        let start = |tuple: &[Index], element: &Index| {
+            let found = load_tuple(indices, tuple, &indexed);
+            linearize(&[&tuple[..batch], &found, std::slice::from_ref(element)].concat(), &from)
+        };
+        match cx.grain {
+            Grain::Fine => k.parallel(&to, |at| {
+                let (element, tuple) = (&at[batch + 1], &at[..=batch]);
+                result.set(at, data.get(&start(tuple, element)));
+            }),
+            Grain::Coarse => {
+                let block = (MAX_RUN / slice.example().max(1)).max(1);
+                in_blocks(k, (shared.count(), tuples), block, |row, first, count| {
+                    let row = coordinates(row, &shared);
+                    k.each("i", count, |i| {
+                        let tuple = [&row[..], &[first.add(i)]].concat();
+                        let begin = linearize(&[&tuple[..], &[Index::default()]].concat(), &to);
+                        copy_run(k, [(result, &begin), (data, &start(&tuple, &Index::default()))], slice);
+                    });
+                });
+            }
+        }
         k.prim()
     });
     let infer = shape_rule(|cx| {
@@ -193,6 +254,50 @@ fn scatter_elements_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     same(cx, 0, 0)
 }
 
+/// Scatters along one of some axes, each given as what is covered by updates and what there is. Updates never leave their
+/// coordinates along the other axes: so those before it are independent, and elements behind it are done side by side.
+fn scatter_lines<'k>(
+    k: &'k KernelScope,
+    [data, indices, updates, out]: [KernelTensor<'k>; 4],
+    (axes, axis): (&[[Extent; 2]], usize),
+    how: Join,
+) {
+    let [covered, whole] = [0, 1].map(|side| axes.iter().map(|pair| pair[side]).collect::<Extents>());
+    let (outer, extent, inner) = (whole.range(..axis), whole.at(axis), whole.range(axis + 1..));
+    let side_by_side = inner.count();
+    // Columns are divided only where each of them has updates, and a line has more than one task.
+    let divided = covered.range(axis + 1..).all().zip(inner.all()).all(|(a, b)| a.is_surely(b));
+    let width = if divided { MAX_COLUMNS } else { i64::MAX };
+    let one = |lead: &[Index], along: &Index, tail: &[Index]| {
+        let at = linearize(&[lead, std::slice::from_ref(along), tail].concat(), &covered);
+        let to = indices.position(&at, extent);
+        let to = linearize(&[lead, &[to], tail].concat(), &whole);
+        store_joined(k, out, &to, updates.get(&at), how);
+    };
+    let columns = |row: &Index, first: &Index, count: Extent| {
+        let lead = coordinates(row, &outer);
+        let begin = |along: &Index| row.scale(extent * side_by_side).add(&along.scale(side_by_side)).add(first);
+        match count.is_surely(side_by_side) {
+            true => out.copy(data, &begin(&Index::default()), extent * side_by_side),
+            false => k.each("z", extent, |z| copy_run(k, [(out, &begin(z)), (data, &begin(z))], count)),
+        }
+        let cut = lead.iter().enumerate().filter(|(i, _)| !covered.at(*i).is_surely_from(whole.at(*i)));
+        let inside = cut.map(|(i, at)| k.in_range(at, 0, covered.at(i))).reduce(|all, ok| all & ok);
+        k.when_all(inside, || {
+            k.each("i", covered.at(axis), |i| match divided && inner.len() == 1 {
+                true => k.each("c", count, |c| one(&lead, i, &[first.add(c)])),
+                false => k.serial(&covered.range(axis + 1..), |tail| one(&lead, i, tail)),
+            });
+        });
+    };
+    match divided && inner.len() == 1 {
+        true => {
+            in_blocks(k, (outer.count(), side_by_side), width, |row, first, count| columns(row, first, count.into()))
+        }
+        false => k.parallel_each("row", outer.count(), |row| columns(row, &Index::default(), side_by_side)),
+    }
+}
+
 fn scatter_elements() -> OpDef {
     let compute = prim(|cx| {
         let (data, indices, updates) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
@@ -214,21 +319,8 @@ fn scatter_elements() -> OpDef {
             owners.scatter(k, out, &|at| data.get(at), [covered.range(..axis), covered.range(tail..)], &updates);
             return k.prim();
         }
-        // Updates never leave the coordinates before `axis`: those are independent.
-        let (outer, inner) = (extents.range(..axis), extents.range(axis..).count());
-        k.parallel(&outer, |lead| {
-            out.copy(data, &linearize(lead, &outer).scale(inner), inner);
-            let cut = lead.iter().enumerate().filter(|(i, _)| !covered.at(*i).is_surely_from(extents.at(*i)));
-            let inside = cut.map(|(i, at)| k.in_range(at, 0, covered.at(i))).reduce(|all, ok| all & ok);
-            k.when_all(inside, || {
-                k.serial(&covered.range(axis..), |tail| {
-                    let mut at = [lead, tail].concat();
-                    let (index, value) = (indices.get(&at), updates.get(&at));
-                    at[axis] = index.position(extents.at(axis));
-                    store_joined(k, out, &linearize(&at, &extents), value, how);
-                });
-            });
-        });
+        let (axes, axis) = merged_axes(&covered, &extents, axis);
+        scatter_lines(k, [data, indices, updates, out], (&axes, axis), how);
         k.prim()
     });
     let doc = "`data` with `out[…, indices[…], …] = updates[…]` along `axis`.";
@@ -284,12 +376,20 @@ fn scatter_nd() -> OpDef {
             owners.scatter(k, out, &|at| data.get(at), [Extents::default(), slice], &updates);
             return k.prim();
         }
-        out.copy(data, &Index::default(), data.dims().count());
-        k.serial(&tuples, |tuple| {
-            let to = load_tuple(indices, tuple, &indexed);
-            k.serial(&slice, |tail| {
-                let value = updates.get(&[tuple, tail].concat());
-                store_joined(k, out, &linearize(&[&to, tail].concat(), &data.dims()), value, how);
+        // Tuples may be equal, so all of them are one after the other; columns of slices are independent.
+        let (rows, columns, count) = (indexed.count(), slice.count(), tuples.count());
+        in_blocks(k, (Extent::ONE, columns), MAX_COLUMNS, |_, first, width| {
+            let begin = |row: &Index| row.scale(columns).add(first);
+            match columns.known() == Some(width) {
+                true => out.copy(data, &Index::default(), rows * columns),
+                false => k.each("z", rows, |z| copy_run(k, [(out, &begin(z)), (data, &begin(z))], width.into())),
+            }
+            k.each("i", count, |i| {
+                let to = linearize(&load_tuple(indices, &coordinates(i, &tuples), &indexed), &indexed);
+                let (to, from) = (begin(&to), begin(i));
+                in_vectors(k, (&Index::default(), &Index::constant(width)), COPY_LANES, |c| {
+                    store_joined(k, out, &to.add(c), updates.get(&from.add(c)), how);
+                });
             });
         });
         k.prim()
@@ -350,14 +450,16 @@ fn tensor_scatter() -> OpDef {
             return k.prim();
         }
         let per_batch = extents.range(1..).count();
+        let slice = extents.range(axis + 1..).count();
         k.parallel(&extents.range(..1), |batch| {
             out.copy(cache, &batch[0].scale(per_batch), per_batch);
             let start = start(&batch[0]);
-            k.serial(&dims.range(1..), |tail| {
-                let mut at = [batch, tail].concat();
-                let value = update.get(&at);
+            k.serial(&dims.range(1..=axis), |steps| {
+                let mut at = [batch, steps].concat();
+                let from = linearize(&at, &dims.range(..=axis)).scale(slice);
                 at[axis] = written(start, &at[axis], (extents.at(axis), circular));
-                out.set(&at, value);
+                let to = linearize(&at, &extents.range(..=axis)).scale(slice);
+                copy_run(k, [(out, &to), (update, &from)], slice);
             });
         });
         k.prim()

@@ -15,6 +15,8 @@ use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Ex, MathFn, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::{DType, DenseType, Extent, Extents};
 
+use crate::blocks::copy_run;
+
 /// A kernel under construction. Its first error is that of [`KernelScope::finish`].
 pub struct KernelScope {
     builder: RefCell<KernelBuilder>,
@@ -262,6 +264,11 @@ impl KernelScope {
         self.enclosed(name, (lo.clone(), hi.clone(), step), LoopKind::Serial, body);
     }
 
+    /// `for name in 0..n`, written out.
+    pub fn unrolled(&self, name: &str, n: i64, body: impl FnOnce(&Index)) {
+        self.counted(name, n, LoopKind::Unroll, body);
+    }
+
     /// `for name in 0..n`, as lanes of vectors.
     pub fn lanes(&self, name: &str, n: u64, body: impl FnOnce(&Index)) {
         self.counted(name, n, LoopKind::Vector, body);
@@ -420,10 +427,7 @@ impl<'k> KernelTensor<'k> {
 
     /// Copies `len` elements from `start` on of another tensor to the same places.
     pub fn copy(self, from: KernelTensor<'k>, start: &Index, len: impl Into<Extent>) {
-        self.k.each("c", len, |i| {
-            let at = start.add(i);
-            self.set(&at, from.get(&at));
-        });
+        copy_run(self.k, [(self, start), (from, start)], len.into());
     }
 }
 
@@ -509,9 +513,7 @@ impl<'k> KernelValue<'k> {
     pub fn position(self, n: impl Into<Extent>) -> Index {
         let (value, n) = (self.cast(DType::I64), n.into());
         let wrapped = value + n;
-        let chosen = value.lt(0).select(wrapped, value);
-        // The bound is stated in the index as well, where bounds checks see it.
-        chosen.max(0).min((n - 1).greatest(0)).clamped(n)
+        value.lt(0).select(wrapped, value).clamped(n)
     }
 }
 

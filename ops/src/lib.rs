@@ -13,6 +13,7 @@ mod activation;
 mod adjoint;
 mod arith;
 mod attention;
+mod blocks;
 mod cast;
 mod compare;
 mod contract;
@@ -25,6 +26,7 @@ mod index;
 mod kernel;
 mod logical;
 mod loss;
+mod merge;
 mod mxnet;
 mod norm;
 mod owners;
@@ -32,6 +34,7 @@ mod pool;
 mod prelude;
 mod quantize;
 mod random;
+mod ranking;
 mod recurrent;
 mod reduce;
 mod region;
@@ -39,8 +42,10 @@ mod resample;
 mod resize;
 mod rnn;
 mod rules;
+mod sample_block;
 mod sampled_axis;
 mod sampling;
+mod scan;
 mod scatter_sum;
 mod shape;
 mod slicing;
@@ -74,6 +79,7 @@ pub fn all() -> Vec<OpDef> {
         random::ops(),
         recurrent::ops(),
         reduce::ops(),
+        scan::ops(),
         region::ops(),
         rnn::ops(),
         resize::ops(),

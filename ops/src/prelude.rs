@@ -7,7 +7,7 @@ pub(crate) use tensorc_ir::extent::Axes;
 pub(crate) use tensorc_ir::graph::Value;
 pub(crate) use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
 pub(crate) use tensorc_ir::infer::{InferCtx, normalize_axis};
-pub(crate) use tensorc_ir::kir::Kernel;
+pub(crate) use tensorc_ir::kir::{Kernel, MemorySpace};
 pub(crate) use tensorc_ir::op::{
     Compute, GradCtx, Grain, Infer, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, TypeRule,
 };

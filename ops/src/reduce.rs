@@ -1,13 +1,12 @@
-//! Reductions and scans.
+//! Reductions.
 
-use crate::kernel::coordinates;
 use crate::prelude::*;
 
 /// Types with an order: every one.
 const ORDERED: &[DType] = &DType::ALL;
 
 pub fn ops() -> Vec<OpDef> {
-    [sums(), extremes(), positions(), scans()].into_iter().flatten().collect()
+    [sums(), extremes(), positions()].into_iter().flatten().collect()
 }
 
 /// A reduction with one accumulator: what an element contributes, how contributions join from
@@ -246,56 +245,5 @@ fn positions() -> Vec<OpDef> {
     vec![
         entry("argmax", "Position of the greatest element.", CmpOp::Gt).onnx("ArgMax", 1),
         entry("argmin", "Position of the least element.", CmpOp::Lt).onnx("ArgMin", 1),
-    ]
-}
-
-/// A running fold along the axis of operand 1: one serial loop for each line along the axis.
-fn scan(cx: &NodeCtx<'_>, name: &str, op: ScalarOp, unit: f64) -> Result<Prim, OpError> {
-    let x = cx.input(0)?;
-    let axis = cx.value(1).and_then(TensorData::item).ok_or("operand `axis` must be one number")?;
-    let axis = normalize_axis(axis.as_i64(), x.rank())?;
-    let flag = |name| cx.params.flag(name);
-    let (exclusive, reverse) = (flag("exclusive"), flag("reverse"));
-    let wide = compute_type(x.dtype);
-    let (outer, n, inner) = (x.dims.range(..axis).count(), x.dims.at(axis), x.dims.range(axis + 1..).count());
-    let spread = DenseType::new(x.dtype, [outer, n, inner].into_iter().collect::<Extents>());
-    let k = &KernelScope::new(name);
-    let (input, output) = (k.input("x", &spread), k.output("y", &spread));
-    k.parallel_each("line", outer * inner, |line| {
-        let line = coordinates(line, &[outer, inner]);
-        let total = k.register("total", wide).holding(unit);
-        k.each("step", n, |step| {
-            let along = if reverse { step.scale(-1).offset(n - 1) } else { step.clone() };
-            let at = [&line[0], &along, &line[1]];
-            let value = input.get_as(at, wide);
-            let before = total.get();
-            let after = before.binary(op, value);
-            total.set(after);
-            output.set_cast(at, if exclusive { before } else { after });
-        });
-    });
-    k.prim()
-}
-
-fn scans() -> Vec<OpDef> {
-    let entry = |name, doc, op, unit| {
-        let infer = rule(|cx| {
-            cx.copy_shape(0, 0)?;
-            cx.same_dtype(0, 0)
-        });
-        define(name, doc, prim(move |cx| scan(cx, name, op, unit)), infer)
-            .operand("x", NUMBERS)
-            .static_operands(&["axis"], INDICES)
-            .param("exclusive", false, "leave out the element itself")
-            .param("reverse", false, "from the end of the axis")
-            .ulp(1.0)
-    };
-    vec![
-        entry("cumsum", "Running sums along an axis.", ScalarOp::Add, 0.0)
-            .gradient(derivative(crate::adjoint::of_cumsum))
-            .onnx("CumSum", 11),
-        entry("cumprod", "Running products along an axis.", ScalarOp::Mul, 1.0)
-            .gradient(derivative(crate::adjoint::of_cumprod))
-            .onnx("CumProd", 26),
     ]
 }

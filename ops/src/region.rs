@@ -1,5 +1,7 @@
 //! Pooling over regions of interest.
 
+use crate::blocks::in_blocks;
+use crate::kernel::coordinates;
 use crate::prelude::*;
 use crate::rules::open_ranked;
 use crate::sampling::{Tap, interpolate};
@@ -13,6 +15,9 @@ const MAX_SAMPLES: i64 = 1 << 10;
 
 /// The most samples of a bin along an axis that are counted: a product of two such numbers is within 64 bits.
 const MAX_COUNT: f64 = (1u64 << 31) as f64;
+
+/// Channels whose totals an iteration of a kernel for processors keeps.
+const MAX_CHANNELS: i64 = 64;
 
 /// One bin of a region along one axis of an image.
 struct Bin<'k> {
@@ -121,39 +126,55 @@ impl<'k> Bin<'k> {
 fn roi_align_body(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
     let (x, rois, batch, out) = (cx.input(0)?, cx.input(1)?, cx.input(2)?, &cx.outputs[0]);
     let wide = compute_type(x.dtype);
-    let [bins, image] = [&out.dims, &x.dims].map(|dims| [2, 3].map(|axis| dims.at(axis).fixed().max(0) as u64));
+    let [bins, image_size] = [&out.dims, &x.dims].map(|dims| [2, 3].map(|axis| dims.at(axis).fixed().max(0) as u64));
     let take_max = cx.params.str("mode").is_some_and(|m| m.eq_ignore_ascii_case("max"));
     let k = &KernelScope::new("roi_align");
     let [source, rois, images] = k.inputs(["x", "rois", "batch_indices"], [x, rois, batch]);
     let result = k.output("out", out);
-    k.parallel(&out.dims, |at| {
-        let [x1, y1, x2, y2] = corners(rois, &at[0], wide);
-        let lead = [images.position(&at[0], x.dims.at(0)), at[1].clone()];
-        let state = k.cell("state", wide);
-        let rows = bin(k, [y1, y2], (&at[2], bins[0]), image[0], cx.params);
-        let columns = bin(k, [x1, x2], (&at[3], bins[1]), image[1], cx.params);
-        state.set(if take_max { f64::NEG_INFINITY } else { 0.0 });
+    // Some channels of a bin: what its samples are made of is computed once for all of them.
+    let bin = |[roi, row, column]: [&Index; 3], first: &Index, count: i64| {
+        let [x1, y1, x2, y2] = corners(rois, roi, wide);
+        let image = images.position(roi, x.dims.at(0));
+        let rows = bin(k, [y1, y2], (row, bins[0]), image_size[0], cx.params);
+        let columns = bin(k, [x1, x2], (column, bins[1]), image_size[1], cx.params);
+        let states = k.memory("states", wide, [count as u64], MemorySpace::Stack);
+        k.each("c", count, |c| states.set(c, if take_max { f64::NEG_INFINITY } else { 0.0 }));
         each_sample(k, &rows, &columns, |ty, tx| {
-            let old = state.get();
-            state.set(match take_max {
-                true => corners_max(source, &lead, &ty, &tx, old),
-                false => old + interpolate(k, source, &lead, &[ty, tx], true),
+            let taps = [ty, tx];
+            k.each("c", count, |c| {
+                let (lead, old) = ([image.clone(), first.add(c)], states.get(c));
+                states.set(
+                    c,
+                    match take_max {
+                        true => corners_max(source, &lead, &taps[0], &taps[1], old),
+                        false => old + interpolate(k, source, &lead, &taps, true),
+                    },
+                );
             });
         });
-        if take_max {
+        let samples = rows.samples * columns.samples;
+        k.each("c", count, |c| {
+            let state = k.cell("state", wide).holding(states.get(c));
             // A sample outside of the image counts as zero.
-            for unread in [rows.unread(), columns.unread()].into_iter().flatten() {
+            for unread in [rows.unread(), columns.unread()].into_iter().flatten().filter(|_| take_max) {
                 let best = state.get();
                 state.update(unread, best.max(0.0));
             }
+            let total = state.get();
+            let value = if take_max { total } else { total / samples.cast(wide) };
+            result.set_cast([roi, &first.add(c), row, column], samples.gt(0).select(value, 0.0));
+        });
+    };
+    match cx.grain {
+        Grain::Fine => k.parallel(&out.dims, |at| bin([&at[0], &at[2], &at[3]], &at[1], 1)),
+        Grain::Coarse => {
+            let places = Extents::of([0, 2, 3].map(|axis| out.dims.at(axis)));
+            in_blocks(k, (places.count(), out.dims.at(1)), MAX_CHANNELS, |place, first, count| {
+                let at = coordinates(place, &places);
+                bin([&at[0], &at[1], &at[2]], first, count);
+            });
         }
-        let count = rows.samples * columns.samples;
-        let some = count.gt(0);
-        let total = state.get();
-        let n = count.cast(wide);
-        let value = if take_max { total } else { total / n };
-        result.set_cast(at, some.select(value, 0.0));
-    });
+    }
     k.prim()
 }
 

@@ -1,6 +1,9 @@
 //! Reading tensors between their elements: grid sampling, its grids, deformable convolution.
 
+use crate::blocks::in_blocks;
+use crate::kernel::coordinates;
 use crate::prelude::*;
+use crate::sample_block::{BLOCK, SampleBlock};
 use crate::sampled_axis::{Interpolation, Outside, SampledAxis};
 
 pub fn ops() -> Vec<OpDef> {
@@ -104,23 +107,43 @@ fn grid_sample() -> OpDef {
         let (interpolation, outside) = grid_modes(cx.params)?;
         let align_corners = cx.params.flag("align_corners");
         let rank = x.rank() - 2;
-        let wide = compute_type(x.dtype);
+        let (wide, zeros) = (compute_type(x.dtype), outside == Outside::Zeros);
         let k = &KernelScope::new("grid_sample");
         let [source, grid] = k.inputs(["x", "grid"], [x, grid]);
         let result = k.output("out", out);
-        k.parallel(&out.dims, |at| {
+        let axis = |i: usize| SampledAxis { extent: x.dims[2 + i], interpolation, outside, align_corners };
+        // The taps at a place of an image's result.
+        let taps = |image: &Index, place: &[Index]| -> Vec<Vec<Tap<'_>>> {
             let sample = |i: usize| {
                 // The grid names the innermost axis first.
-                let place = [&at[..1], &at[2..], &[Index::constant((rank - 1 - i) as i64)]].concat();
-                let extent = x.dims[2 + i];
-                let [position] =
-                    k.eval(&[grid.get_as(&place, wide)], |a| [unnormalized(&a[0], extent as f64, align_corners)]);
-                axis_taps(k, &SampledAxis { extent, interpolation, outside, align_corners }, position)
+                let last = Index::constant((rank - 1 - i) as i64);
+                let at = [std::slice::from_ref(image), place, &[last]].concat();
+                let extent = x.dims[2 + i] as f64;
+                let [position] = k.eval(&[grid.get_as(&at, wide)], |a| [unnormalized(&a[0], extent, align_corners)]);
+                axis_taps(k, &axis(i), position)
             };
-            let axes: Vec<_> = (0..rank).map(sample).collect();
-            let y = interpolate(k, source, &at[..2], &axes, outside == Outside::Zeros);
-            result.set_cast(at, y);
-        });
+            (0..rank).map(sample).collect()
+        };
+        match cx.grain {
+            Grain::Fine => k.parallel(&out.dims, |at| {
+                let y = interpolate(k, source, &at[..2], &taps(&at[0], &at[2..]), zeros);
+                result.set_cast(at, y);
+            }),
+            Grain::Coarse => {
+                let [space, places] = [&x.dims, &out.dims].map(|dims| dims.range(2..));
+                let [whole, part] = [space.count(), places.count()];
+                in_blocks(k, (x.dims.at(0), part), BLOCK, |image, first, count| {
+                    let counts = (0..rank).map(|i| axis(i).tap_count()).collect();
+                    let block = SampleBlock::new(k, space.clone(), counts, wide, zeros, count);
+                    k.each("i", count, |i| block.note(i, &taps(image, &coordinates(&first.add(i), &places))));
+                    k.each("c", x.dims.at(1), |channel| {
+                        let plane = image.scale(x.dims.at(1)).add(channel);
+                        let to = plane.scale(part).add(first);
+                        block.each(source, &plane.scale(whole), |i, y| result.set_cast(&to.add(i), y));
+                    });
+                });
+            }
+        }
         k.prim()
     });
     let infer = shape_rule(|cx| {
@@ -197,6 +220,12 @@ struct Deformed<'a, 'g> {
     window: &'a SpatialWindow,
     offset_groups: u64,
     out: &'a [u64],
+    grain: Grain,
+}
+
+/// A sample times its element of the mask, if there is one.
+fn masked<'k>(y: KernelValue<'k>, mask: Option<KernelTensor<'k>>, at: &Index) -> KernelValue<'k> {
+    mask.map_or(y, |mask| y * mask.get_as(at, y.dtype()))
 }
 
 /// The samples a deformable convolution multiplies with its weights: [n, c, kernel…, out…].
@@ -211,25 +240,48 @@ fn deformed_columns<'g>(d: &Deformed<'_, 'g>) -> Result<Tensor<'g>> {
     let [source, shifts] = k.inputs(["x", "offset"], [&xt, &ot]);
     let weights = mask_ty.as_ref().map(|ty| k.input("mask", ty));
     let result = k.output("out", &columns);
-    k.parallel(&columns.dims, |at| {
-        let (kernel, place) = (&at[2..2 + rank], &at[2 + rank..]);
-        let per_group = (xt.dims[1] / d.offset_groups).max(1) as i64;
-        let group = at[1].floor_div(per_group, &|_: u32| (0, columns.len() as i64));
-        let taps_per_group = window.kernel.iter().product::<u64>() as i64;
-        let tap = group.scale(taps_per_group).add(&linearize(kernel, &window.kernel));
-        let of_channel = |channel: Index| [&[at[0].clone(), channel], place].concat();
+    let kernel = Extents::from_iter(window.kernel.iter().map(|n| Extent::from(*n)));
+    let (places, space) = (columns.dims.range(2 + rank..), xt.dims.range(2..));
+    let (part, whole, kernel_taps) = (places.count(), space.count(), kernel.count());
+    let (channels, groups) = (xt.dims.at(1), Extent::from(d.offset_groups));
+    let per_group = (xt.dims[1] / d.offset_groups).max(1) as i64;
+    // Positions are those of all channels of a group: [n, groups, taps of the kernel, place…].
+    let shared = [&[xt.dims.at(0), groups, kernel_taps][..], &places.all().collect::<Vec<_>>()].concat();
+    let shared: Extents = shared.into_iter().collect();
+    let taps = |at: &[Index]| -> Vec<Vec<Tap<'_>>> {
+        let (tap, place) = (at[1].scale(kernel_taps).add(&at[2]), &at[3..]);
+        let kernel = coordinates(&at[2], &kernel);
         let sample = |i: usize| {
-            let shift = shifts.get_as(&of_channel(tap.scale(rank as i64).offset(i as i64)), wide);
+            let channel = tap.scale(rank as i64).offset(i as i64);
+            let shift = shifts.get_as(&[&[at[0].clone(), channel], place].concat(), wide);
             let base = k.position(&window.position(i, xt.dims[2 + i], &place[i], &kernel[i])).cast(wide);
             axis_taps(k, &SampledAxis::linear(xt.dims[2 + i]), base + shift)
         };
-        let axes: Vec<_> = (0..rank).map(sample).collect();
-        let mut y = interpolate(k, source, &at[..2], &axes, true);
-        if let Some(weights) = weights {
-            y = y * weights.get_as(&of_channel(tap), wide);
-        }
-        result.set_cast(at, y);
-    });
+        (0..rank).map(sample).collect()
+    };
+    match d.grain {
+        Grain::Fine => k.parallel(&columns.dims, |at| {
+            let group = at[1].floor_div(per_group, &|_: u32| (0, columns.len() as i64));
+            let position = [&[at[0].clone(), group, linearize(&at[2..2 + rank], &kernel)], &at[2 + rank..]].concat();
+            let y = interpolate(k, source, &at[..2], &taps(&position), true);
+            result.set_cast(at, masked(y, weights, &linearize(&position, &shared)));
+        }),
+        Grain::Coarse => in_blocks(k, (shared.range(..3).count(), part), BLOCK, |outer, first, count| {
+            let block = SampleBlock::new(k, space.clone(), vec![2; rank], wide, true, count);
+            let at = coordinates(outer, &shared.range(..3));
+            k.each("i", count, |i| {
+                block.note(i, &taps(&[&at[..], &coordinates(&first.add(i), &places)].concat()));
+            });
+            k.each("c", per_group, |c| {
+                let plane = at[0].scale(channels).add(&at[1].scale(per_group)).add(c);
+                let to = plane.scale(kernel_taps).add(&at[2]).scale(part).add(first);
+                let mask = outer.scale(part).add(first);
+                block.each(source, &plane.scale(whole), |i, y| {
+                    result.set_cast(&to.add(i), masked(y, weights, &mask.add(i)));
+                });
+            });
+        }),
+    }
     let args: Vec<_> = [d.x, d.offset].into_iter().chain(d.mask).collect();
     Ok(d.x.graph().kernel(k.finish(), &args, &[columns])?[0])
 }
@@ -269,7 +321,15 @@ fn deform_conv_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, columns: ColumnSamp
     let window = &SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(&g)?;
     let count = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
     let (groups, rank, offset_groups) = (count("group"), wd.len() - 2, count("offset_group"));
-    let columns = columns(&Deformed { x, offset, mask: g.maybe(4), window, offset_groups, out: &out.dims[2..] })?;
+    let columns = columns(&Deformed {
+        x,
+        offset,
+        mask: g.maybe(4),
+        window,
+        offset_groups,
+        out: &out.dims[2..],
+        grain: cx.grain,
+    })?;
     let (oc, ic) = (wd[0] / groups, xd[1] / groups);
     let extents = [&[xd[0], groups, oc][..], &out.dims[2..], &[ic], &wd[2..]].concat();
     let v = vars(extents.len());

@@ -2,6 +2,7 @@
 
 use tensorc_ir::op::OpRole;
 
+use crate::blocks::in_vectors;
 use crate::index::has_none;
 use crate::owners::{Owners, Updates};
 use crate::prelude::*;
@@ -9,18 +10,6 @@ use crate::rules::axis_of;
 
 /// Columns that one iteration of a kernel for processors adds up, a few cache lines.
 const COLUMNS: i64 = 64;
-
-/// Runs `body` for the columns `first..last`, in vectors of `lanes` as far as they fill any.
-fn columns(k: &KernelScope, (first, last): (&Index, &Index), lanes: i64, body: impl Fn(&Index)) {
-    let free = |_: u32| (0, i64::MAX / 8);
-    let whole = first.add(&last.sub(first).floor_div(lanes, &free).scale(lanes));
-    let mut tail = first.clone();
-    if lanes > 1 {
-        k.strided("c", (first, &whole, lanes), |c| k.lanes("l", lanes as u64, |l| body(&c.add(l))));
-        tail = whole;
-    }
-    k.range("c", (&tail, last), body);
-}
 
 /// The sum of `count` rows of `inner` elements, `outer` times, at positions below `extent`.
 struct RowSum<'k> {
@@ -73,11 +62,11 @@ impl RowSum<'_> {
             };
             k.each("z", self.extent, |row| {
                 let zero = Scalar::zero(self.sums.dtype());
-                columns(k, (&first, &last), self.lanes, |c| self.sums.set(&to(row, c), zero));
+                in_vectors(k, (&first, &last), self.lanes, |c| self.sums.set(&to(row, c), zero));
             });
             k.each("i", self.count, |i| {
                 let row = self.position(i);
-                columns(k, (&first, &last), self.lanes, |c| self.add([&at[0], i, c], &to(&row, c)));
+                in_vectors(k, (&first, &last), self.lanes, |c| self.add([&at[0], i, c], &to(&row, c)));
             });
         });
     }

@@ -31,6 +31,7 @@ mod open_flow;
 mod open_shapes;
 mod operators;
 mod parts;
+mod positional;
 mod profiler;
 mod ptx;
 mod random;

@@ -5,6 +5,7 @@
 mod attention;
 mod conv;
 mod copy;
+mod find;
 mod gemm;
 mod generate;
 mod support;
