@@ -38,9 +38,9 @@ impl<N: Number> MatrixLayout<N> {
 impl<N: Number> BatchedGemm<N> {
     /// The product with other numbers.
     pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> BatchedGemm<M> {
-        let BatchedGemm { batch, m, n, k, a, b, c, b_packed } = *self;
+        let BatchedGemm { batch, m, n, k, a, b, c, b_packed, double } = *self;
         let ([m, n, k], batch) = (all(&[m, n, k], to), all(&batch, to));
-        BatchedGemm { batch, m, n, k, a: a.convert(to), b: b.convert(to), c: c.convert(to), b_packed }
+        BatchedGemm { batch, m, n, k, a: a.convert(to), b: b.convert(to), c: c.convert(to), b_packed, double }
     }
 }
 
@@ -249,7 +249,17 @@ mod tests {
     fn plan() -> Plan {
         let (a, b, c) = (LeftOperand::Buffer(BufferId(0)), BufferId(1), BufferId(2));
         let layout = MatrixLayout { offset: 3, batch_strides: [4, 5, 6], row_stride: 7, col_stride: 8 };
-        let gemm = BatchedGemm { batch: [2, 3, 4], m: 5, n: 6, k: 7, a: layout, b: layout, c: layout, b_packed: true };
+        let gemm = BatchedGemm {
+            batch: [2, 3, 4],
+            m: 5,
+            n: 6,
+            k: 7,
+            a: layout,
+            b: layout,
+            c: layout,
+            b_packed: true,
+            double: true,
+        };
         let pair = [2, 3];
         let conv = Conv2d {
             batch: 2,

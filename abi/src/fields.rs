@@ -83,13 +83,14 @@ impl<N: Number> BatchedGemm<N> {
     /// # Errors
     /// Those of the visitor.
     pub fn fields<F: Visitor<N>>(&mut self, f: &mut F) -> Result<(), F::Error> {
-        let BatchedGemm { batch, m, n, k, a, b, c, b_packed } = self;
+        let BatchedGemm { batch, m, n, k, a, b, c, b_packed, double } = self;
         f.unsigned("batch", batch)?;
         each(f, &mut [("m", m), ("n", n), ("k", k)])?;
         a.field("a", f)?;
         b.field("b", f)?;
         c.field("c", f)?;
-        f.flag("b_packed", b_packed)
+        f.flag("b_packed", b_packed)?;
+        f.flag("double", double)
     }
 }
 

@@ -22,7 +22,7 @@ pub struct MatrixLayout<N: Number = u64> {
     pub col_stride: N::Signed,
 }
 
-/// `C[b, m, n] = Σ_k A[b, m, k] · B[b, k, n]` for every batch index `b`; of f32, other than in a call of a GPU's library
+/// `C[b, m, n] = Σ_k A[b, m, k] · B[b, k, n]` for every batch index `b`; of f32 or f64, other than in a call of a GPU's library
 /// ([`crate::vendor`]), to which the next paragraph does not apply.
 ///
 /// The sum runs over ascending k with one fused multiply-add per term inside a k block; the
@@ -47,6 +47,8 @@ pub struct BatchedGemm<N: Number = u64> {
     pub c: MatrixLayout<N>,
     /// Whether B is in the packed form, [`Packing::GemmB`].
     pub b_packed: bool,
+    /// Whether elements are f64. Then B is not packed, and A is in memory.
+    pub double: bool,
 }
 
 /// Two-dimensional convolution, zero padded, or one of its gradients; of f32, other than in a call of a GPU's library:

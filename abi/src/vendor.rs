@@ -120,7 +120,7 @@ impl LibraryBatch {
     /// The calls of a product; `None` if the library does not take the operands where they lie, or it would take too many
     /// calls.
     pub fn of(call: &BatchedGemm) -> Option<LibraryBatch> {
-        let BatchedGemm { batch, m, n, k, a, b, c, b_packed } = call;
+        let BatchedGemm { batch, m, n, k, a, b, c, b_packed, double: _ } = call;
         let matrices = [LibraryMatrix::of(a, *m, *k)?, LibraryMatrix::of(b, *k, *n)?, LibraryMatrix::of(c, *m, *n)?];
         // Extents that libraries count in 32 bits.
         let small = [*m, *n, *k].iter().chain(batch).all(|extent| (1..=i32::MAX as u64).contains(extent));
@@ -187,7 +187,17 @@ mod tests {
     #[test]
     fn the_longest_batch_is_one_call() {
         let layout = matrix(3, [1000, 0, 7], 8, 1);
-        let call = BatchedGemm { batch: [2, 1, 5], m: 1, n: 4, k: 4, a: layout, b: layout, c: layout, b_packed: false };
+        let call = BatchedGemm {
+            batch: [2, 1, 5],
+            m: 1,
+            n: 4,
+            k: 4,
+            a: layout,
+            b: layout,
+            c: layout,
+            b_packed: false,
+            double: false,
+        };
         let batch = LibraryBatch::of(&call).unwrap();
         assert_eq!((batch.count, batch.strides, batch.outer), (5, [7; 3], [2, 1, 1]));
         assert_eq!(batch.offsets(&call).collect::<Vec<_>>(), [[3; 3], [1003; 3]]);

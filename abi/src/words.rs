@@ -53,7 +53,11 @@ impl<N: Number> BatchedGemm<N> {
     /// The call as words.
     pub fn to_words(&self) -> [N; BatchedGemm::WORDS] {
         let put = Put::new().words(self.batch).words([self.m, self.n, self.k]);
-        put.layout(&self.a).layout(&self.b).layout(&self.c).known([self.b_packed.into()]).words
+        put.layout(&self.a)
+            .layout(&self.b)
+            .layout(&self.c)
+            .known([u64::from(self.b_packed) | u64::from(self.double) << 1])
+            .words
     }
 }
 
@@ -66,7 +70,8 @@ impl BatchedGemm {
         let mut take = Take(words.iter());
         let (batch, [m, n, k]) = (take.words(), take.words());
         let (a, b, c) = (take.layout(), take.layout(), take.layout());
-        BatchedGemm { batch, m, n, k, a, b, c, b_packed: take.word() != 0 }
+        let flags = take.word();
+        BatchedGemm { batch, m, n, k, a, b, c, b_packed: flags & 1 != 0, double: flags & 2 != 0 }
     }
 }
 
@@ -186,6 +191,7 @@ mod tests {
             b: layout(20),
             c: layout(-30),
             b_packed: true,
+            double: true,
         };
         assert_eq!(BatchedGemm::from_words(&gemm.to_words()), gemm);
         let attention = Attention {

@@ -137,7 +137,8 @@ impl Report {
         if form == 'g' {
             (a.row_stride, a.col_stride) = (1, m as i64);
         }
-        let call = BatchedGemm { batch: [1, 1, batch], m, n, k, a, b, c: layout(m, n), b_packed: form == 'p' };
+        let call =
+            BatchedGemm { batch: [1, 1, batch], m, n, k, a, b, c: layout(m, n), b_packed: form == 'p', double: false };
         let a = numbers((batch * m * k) as usize);
         let mut b = numbers((batch * k * n) as usize);
         let c = vec![0.0f32; (batch * m * n) as usize];

@@ -59,7 +59,17 @@ fn perceptron() -> Result<(Plan, Vec<WeightStorage>), Box<dyn Error>> {
         plan.buffers.push(buffer(format!("h{layer}"), vec![1, n], storage));
         let rows =
             |cols: u64| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: cols as i64, col_stride: 1 };
-        let call = BatchedGemm { batch: [1; 3], m: 1, n, k, a: rows(k), b: rows(n), c: rows(n), b_packed: true };
+        let call = BatchedGemm {
+            batch: [1; 3],
+            m: 1,
+            n,
+            k,
+            a: rows(k),
+            b: rows(n),
+            c: rows(n),
+            b_packed: true,
+            double: false,
+        };
         let [a, b, c] = [0, 1, 2].map(|i| BufferId(2 * layer as u32 + i));
         let op = StepOp::Gemm { call, a: a.into(), b, c, epilogue: None };
         plan.steps.push(Step { name: format!("dense{layer}"), op, flops: 2 * k * n, bytes: 4 * k * n });

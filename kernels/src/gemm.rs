@@ -8,6 +8,7 @@ use crate::blocking::{
     EvenSplit, KC, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, reads_in_place, row_panels, tasks_worth,
     whole_lines,
 };
+use crate::double::{double_run, double_scratch, double_tasks};
 use crate::epilogue::EpilogueCall;
 use crate::isa;
 use crate::isa::Isa;
@@ -24,11 +25,11 @@ const FEWEST_COL_PANELS: usize = 3;
 /// Most row panels of one task that packs its columns of B: the more, the less they cost.
 const PACKING_ROW_PANELS: usize = 24;
 /// Floating-point operations that are worth a task of their own.
-const TASK_FLOPS: f64 = 4e6;
+pub(crate) const TASK_FLOPS: f64 = 4e6;
 /// Products smaller than this share a task with their neighbours in the batch.
 const SHARED_FLOPS: f64 = 1e6;
 /// Tasks wanted of a large product.
-const TASKS: usize = 8;
+pub(crate) const TASKS: usize = 8;
 /// Bytes of B that are worth a task when it is only streamed through.
 const STREAM_BYTES: usize = 256 * 1024;
 /// Most elements of packed A kept for the following tasks, and of packed B.
@@ -177,17 +178,26 @@ impl GemmTasks {
 
 /// Number of tasks of a product; they may run in any order, on any threads.
 pub fn gemm_tasks(call: &BatchedGemm) -> u64 {
+    if call.double {
+        return double_tasks(call);
+    }
     GemmTasks::new(call, false).tasks() as u64
 }
 
 /// Number of tasks in turn that share what is computed of A.
 pub fn gemm_affinity(call: &BatchedGemm) -> u64 {
+    if call.double {
+        return 1;
+    }
     let schedule = GemmTasks::new(call, true);
     if schedule.skinny || schedule.keeps_left() { schedule.col_blocks.parts() as u64 } else { 1 }
 }
 
 /// Bytes of scratch one thread needs for [`gemm_run`], with A computed from so many arguments or in memory.
 pub fn gemm_scratch(call: &BatchedGemm, prologue: Option<usize>) -> usize {
+    if call.double {
+        return double_scratch(call);
+    }
     let schedule = GemmTasks::new(call, prologue.is_some());
     if schedule.is_empty() {
         return 0;
@@ -201,7 +211,8 @@ pub fn gemm_scratch(call: &BatchedGemm, prologue: Option<usize>) -> usize {
 /// Consecutive tasks of one call share packed operands where they can.
 ///
 /// # Safety
-/// `a`, `b` and `c` address every element `call` names (`b` a packed operand if `b_packed`; A may be computed), C does
+/// `a`, `b` and `c` address every element `call` names (of f64 if it is a product of these; `b` a packed operand if `b_packed`; A may be
+/// computed), C does
 /// not overlap A or B and nothing else accesses the tasks' part of it, `scratch` has
 /// [`gemm_scratch`] bytes aligned for f32 (at best for a cache line; for addresses if A is computed), `tasks` lies within
 /// [`gemm_tasks`], and the arguments of epilogue and prologue fit their code.
@@ -236,9 +247,15 @@ pub unsafe fn gemm_run_with(
     tasks: Range<u64>,
     scratch: *mut u8,
 ) {
-    let a = a.into();
+    let (a, level) = (a.into(), IsaLevel::new(isa));
+    if call.double {
+        if let LeftOperand::Memory(a) = a {
+            // SAFETY: passed on from the caller.
+            unsafe { double_run(level, call, [a.cast(), b.cast()], c.cast(), epilogue, tasks, scratch) };
+        }
+        return;
+    }
     let schedule = GemmTasks::new(call, matches!(a, LeftOperand::Computed(_)));
-    let level = IsaLevel::new(isa);
     // SAFETY: scratch is as large as `gemm_scratch` says.
     let (a, computed, rows) = unsafe { a.bind(scratch) };
     let left = rows.wrapping_add(schedule.computed_elements());

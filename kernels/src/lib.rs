@@ -1,10 +1,10 @@
-//! Library kernels: dense f32 matrix products, two-dimensional convolutions and their gradients.
+//! Library kernels: dense matrix products of f32 and f64, two-dimensional convolutions and their gradients.
 //!
 //! A call is cut into tasks by its shape alone. Tasks are independent, each finishes its part of
 //! the output and applies the epilogue to it, so results do not depend on the number of threads.
 //!
 //! # Order of summation
-//! Every element of the result is one chain of fused multiply-adds in f32, starting from zero, over
+//! Every element of the result is one chain of fused multiply-adds in its type, starting from zero, over
 //! ascending k (for a convolution: input channel, then filter row, then filter column; for its
 //! gradients see [`tensorc_abi::ConvPass`]). No ISA level,
 //! blocking or packing changes it, so all ISA levels give the same bits. Taps of a convolution that
@@ -21,6 +21,7 @@ mod attention;
 mod blocking;
 mod conv;
 mod copy;
+mod double;
 mod epilogue;
 mod find;
 mod fused;

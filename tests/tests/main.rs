@@ -32,6 +32,7 @@ mod open_shapes;
 mod operators;
 mod parts;
 mod positional;
+mod products;
 mod profiler;
 mod ptx;
 mod random;

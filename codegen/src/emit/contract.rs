@@ -150,7 +150,7 @@ fn emit_blocks(
         cluster.vector_calls =
             vector_math::choose(&cluster, &body.dense(result)?.dims, |calls| calls <= vector_math::MAX_CALLS)?;
     }
-    let mut e = Inliner::epilogue(&cluster, name, space, f.len, inputs)?;
+    let mut e = Inliner::epilogue(&cluster, name, space, (body.dense(result)?.dtype, f.len), inputs)?;
     let scalars: Vec<Index> = ["b0", "b1", "b2", "m0", "m1", "n0", "n1"].iter().map(|n| e.b.scalar_index(n)).collect();
     let merged = group_axes(space, &uses, &|_| false, &|_, _| true);
     for (axes, at) in layout.batch_axes.iter().zip(&scalars) {

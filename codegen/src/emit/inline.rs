@@ -73,17 +73,16 @@ impl<'a> Inliner<'a> {
         Ok(e)
     }
 
-    /// An epilogue kernel: parameters are f32 memory of `len` elements, read and written, then the given
-    /// inputs.
+    /// An epilogue kernel: parameters are memory of `len` elements of a type, read and written, then the given inputs.
     pub fn epilogue(
         cluster: &'a Cluster<'a>,
         name: &str,
         space: &Extents,
-        len: Extent,
+        (dtype, len): (DType, Extent),
         inputs: &[usize],
     ) -> Result<Inliner<'a>> {
         let mut e = Inliner { b: KernelBuilder::new(name), ..Inliner::empty(cluster, space) };
-        e.outputs.push(e.b.param("out", DType::F32, len, true));
+        e.outputs.push(e.b.param("out", dtype, len, true));
         for &i in inputs {
             let node = cluster.body.inputs()[i];
             let ty = cluster.ty(Value { node, port: 0 })?;

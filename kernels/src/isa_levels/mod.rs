@@ -12,6 +12,7 @@ mod avx512;
 mod avx512_blocked;
 #[cfg(target_arch = "x86_64")]
 mod avx512_data;
+mod double;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod narrow;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -29,6 +30,7 @@ mod winograd;
 use crate::isa::Isa;
 
 pub(crate) use attention::{Dots, Scores};
+pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 
 /// Most rows of one packed panel of the left operand.
 pub(crate) const MR: usize = 12;
@@ -364,6 +366,8 @@ macro_rules! kernels {
 
 kernels! {
     tile(Tile) = avx512::tile, avx2::tile, neon::tile, portable::tile;
+    double_tile(DoubleTile) =
+        double::avx512::double_tile, double::avx2::double_tile, double::neon::double_tile, double::portable::double_tile;
     skinny(Skinny) = avx512::skinny, avx2::skinny, neon::skinny, portable::skinny;
     panel(Panel) = avx512_data::panel, avx2::panel, neon::panel, portable::panel;
     fetch(InputWindow<'_>) = avx512_data::fetch, avx2::fetch, portable::fetch, portable::fetch;

@@ -121,7 +121,7 @@ fn check(random: &mut Random, case: &Case) {
         b.batch_strides = [0; 3];
     }
     let (c, c_len) = layout(if case.gapped_c { Kind::Gapped } else { Kind::Rows }, case.batch, m, n);
-    let call = BatchedGemm { batch: case.batch, m, n, k, a, b, c, b_packed: case.packed };
+    let call = BatchedGemm { batch: case.batch, m, n, k, a, b, c, b_packed: case.packed, double: false };
     let (a, b, c) = (random.fill(a_len), random.fill(b_len), random.fill(c_len));
     let expected = model(&call, &a, &b, &c);
     let tasks = gemm_tasks(&call);
@@ -214,7 +214,8 @@ fn broadcast_and_transposed_batches() {
     let a = MatrixLayout { offset: 0, batch_strides: [0, 24, 0], row_stride: 72, col_stride: 1 };
     let b = MatrixLayout { offset: 0, batch_strides: [0, 24, 0], row_stride: 1, col_stride: 72 };
     let c = MatrixLayout { offset: 0, batch_strides: [1200, 400, 0], row_stride: 20, col_stride: 1 };
-    let call = BatchedGemm { batch: [2, heads, 1], m: rows, n: rows, k: width, a, b, c, b_packed: false };
+    let call =
+        BatchedGemm { batch: [2, heads, 1], m: rows, n: rows, k: width, a, b, c, b_packed: false, double: false };
     let (a, b, c) = (random.fill(1440), random.fill(1440), random.fill(2400));
     let expected = model(&call, &a, &b, &c);
     for isa in isa_levels() {

@@ -5,6 +5,7 @@
 mod attention;
 mod conv;
 mod copy;
+mod double;
 mod find;
 mod gemm;
 mod generate;

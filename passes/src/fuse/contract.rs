@@ -91,7 +91,7 @@ fn moves_rows(plan: &FusionPlan<'_>, contract: NodeId, result: NodeId, user: Nod
         return false;
     };
     let (input, output) = (&plan.types(result)[0], &plan.types(user)[0].dims);
-    if keeps_linear_order(view, input, output) || input.dtype != DType::F32 {
+    if keeps_linear_order(view, input, output) || !matches!(input.dtype, DType::F32 | DType::F64) {
         return false;
     }
     let innermost = (0..input.rank()).rfind(|a| input.dims[*a] != 1);

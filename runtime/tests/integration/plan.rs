@@ -339,7 +339,17 @@ fn dense(m: u64, k: u64, packed: bool, big: bool) -> Plan {
     let bias = weight(&mut plan, "bias", &[n], Packing::Plain);
     let y = buffer(&mut plan, "y", &[m, n], StorageClass::Output(0));
     let layout = |cols: u64| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: cols as i64, col_stride: 1 };
-    let call = BatchedGemm { batch: [1; 3], m, n, k, a: layout(k), b: layout(n), c: layout(n), b_packed: packed };
+    let call = BatchedGemm {
+        batch: [1; 3],
+        m,
+        n,
+        k,
+        a: layout(k),
+        b: layout(n),
+        c: layout(n),
+        b_packed: packed,
+        double: false,
+    };
     let epilogue = epilogue(BIAS_RELU, &[write(y), read(bias)]);
     step(&mut plan, "dense", StepOp::Gemm { call, a: x.into(), b: w, c: y, epilogue }, big);
     plan

@@ -143,6 +143,7 @@ fn product() -> Plan {
         b: row_major(4, 5),
         c: row_major(3, 5),
         b_packed: false,
+        double: false,
     };
     step(&mut plan, "dot", StepOp::Gemm { call, a: a.into(), b, c, epilogue: None }, false);
     plan
@@ -229,12 +230,20 @@ fn shared_result() -> PlanError {
 }
 
 #[test]
-fn products_need_f32_and_matching_layouts() {
+fn products_need_one_float_type_and_matching_layouts() {
     let error = broken_product(|plan, _| plan.buffers[1].dtype = DType::I32);
     assert_eq!(
         error,
         PlanError::OperandType { step: "dot".into(), buffer: "b".into(), dtype: DType::I32, expected: DType::F32 }
     );
+    let error = broken_product(|_, call| call.double = true);
+    let (dtype, expected) = (DType::F32, DType::F64);
+    assert_eq!(error, PlanError::OperandType { step: "dot".into(), buffer: "a".into(), dtype, expected });
+    let error = broken_product(|plan, call| {
+        plan.buffers.iter_mut().for_each(|buffer| buffer.dtype = DType::F64);
+        (call.double, call.b_packed) = (true, true);
+    });
+    assert!(matches!(error, PlanError::Parameters { .. }), "{error}");
     let packing = PlanError::Packing { step: "dot".into(), buffer: "b".into() };
     assert_eq!(broken_product(|_, call| call.b_packed = true), packing);
     let error = broken_product(|_, call| call.c.col_stride = 2);
@@ -433,7 +442,8 @@ fn library_calls_keep_to_the_runs_of_parts() {
         plan.buffers[part.0 as usize].part = Some(SubBuffer { of: y, offset: 4 * i, run: 4, stride: 8 });
         let plain = MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: 4, col_stride: 1 };
         let c = MatrixLayout { row_stride: 8, ..plain };
-        let call = BatchedGemm { batch: [1; 3], m: 4, n: 4, k: 4, a: plain, b: plain, c, b_packed: false };
+        let call =
+            BatchedGemm { batch: [1; 3], m: 4, n: 4, k: 4, a: plain, b: plain, c, b_packed: false, double: false };
         step(&mut plan, "gemm", StepOp::Gemm { call, a: a.into(), b, c: part, epilogue: None }, false);
     }
     verify(&plan).unwrap();

@@ -110,5 +110,15 @@ fn working_memory_lies_behind_what_is_live() {
 
 fn matrices_side_by_side() -> BatchedGemm {
     let matrix = |row_stride| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride, col_stride: 1 };
-    BatchedGemm { batch: [1; 3], m: 0, n: 0, k: 0, a: matrix(30), b: matrix(80), c: matrix(80), b_packed: false }
+    BatchedGemm {
+        batch: [1; 3],
+        m: 0,
+        n: 0,
+        k: 0,
+        a: matrix(30),
+        b: matrix(80),
+        c: matrix(80),
+        b_packed: false,
+        double: false,
+    }
 }

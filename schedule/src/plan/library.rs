@@ -62,7 +62,7 @@ impl<'a> Lowering<'a, '_> {
                 let mut call = gemm.call;
                 let shared = call.b.batch_strides == [Extent::ZERO; 3];
                 let b = match constant(b) {
-                    Some(data) if shared => {
+                    Some(data) if shared && !call.double => {
                         call.b_packed = true;
                         let [k, n] = [call.k, call.n].map(|n| Fixed.number(n));
                         let MatrixLayout { offset, row_stride, col_stride, .. } = call.b.convert(&Fixed);

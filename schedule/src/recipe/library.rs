@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tensorc_abi::{Conv2d, ConvPass, DType};
+use tensorc_abi::{Conv2d, ConvPass};
 use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
@@ -44,7 +44,7 @@ pub fn library_form(body: &Graph) -> Result<Option<Library>> {
     let [(_, output)] = body.outputs() else { return Ok(None) };
     let (result, moved) = split_final_view(body, *output)?;
     let out = body.dense(Value { node, port: 0 })?;
-    let element_wise = body.dense(result)?.dims == out.dims && body.dense(result)?.dtype == DType::F32;
+    let element_wise = body.dense(result)?.dims == out.dims && body.dense(result)?.dtype == out.dtype;
     let strides = match moved {
         None => None,
         Some(view) => match strides_in_result(view, &out.dims, &body.dense(*output)?.dims) {
@@ -66,7 +66,8 @@ pub fn library_form(body: &Graph) -> Result<Option<Library>> {
         }
         LibraryCall::Gemm(gemm) => {
             let (a, b) = if gemm.swapped { (r, l) } else { (l, r) };
-            Some(Library::Gemm { gemm, a, b: b? })
+            let computed = a.is_none() && gemm.call.double;
+            Some(Library::Gemm { gemm, a, b: b? }).filter(|_| !computed)
         }
     }))
 }

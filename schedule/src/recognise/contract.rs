@@ -38,7 +38,7 @@ impl LibraryCall {
     }
 }
 
-/// How the kernel library computes a contraction of f32, if it does. `out_strides`: the distance in the result of a step along each
+/// How the kernel library computes a contraction of f32, or a product of f64, if it does. `out_strides`: the distance in the result of a step along each
 /// of the first `out_rank` axes; row-major if `None`. Only products store in another order.
 pub fn library_call(
     c: &Contraction,
@@ -108,13 +108,17 @@ struct ContractionAxis {
     c: Extent,
 }
 
-/// The contraction as a batched matrix product of f32, if its accesses are strided and in bounds.
+/// The contraction as a batched matrix product of f32 or f64, if its accesses are strided and in bounds.
 ///
 /// `out_strides` gives the distance in the result of a step along each of the first
 /// `contraction.out_rank` axes; row-major if `None`.
 fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[Extent]>) -> Option<Gemm> {
-    let single = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32);
-    if single { as_product(c, lhs, rhs, out_strides) } else { None }
+    let mut gemm = match (lhs.dtype, rhs.dtype) {
+        (DType::F32, DType::F32) | (DType::F64, DType::F64) => as_product(c, lhs, rhs, out_strides)?,
+        _ => return None,
+    };
+    gemm.call.double = lhs.dtype == DType::F64;
+    Some(gemm)
 }
 
 /// As [`as_gemm`], whatever the types.
@@ -183,6 +187,7 @@ pub(crate) fn as_product(
         b: layout(bo, fb, &k, &cols),
         c: c_layout,
         b_packed: false,
+        double: false,
     };
     let ids = |axis: Option<ContractionAxis>| axis.map_or(vec![], |x| x.ids);
     let depth_axes = ids(k);

@@ -78,8 +78,17 @@ fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
         0 => StepOp::Launch { kernel: KernelId(0), args: vec![read, write], extent: 1 + rng.below(64) },
         1 => {
             let packed = rng.one_in(2);
-            let call =
-                BatchedGemm { batch: [1; 3], m: 64, n: 64, k: 64, a: layout, b: layout, c: layout, b_packed: packed };
+            let call = BatchedGemm {
+                batch: [1; 3],
+                m: 64,
+                n: 64,
+                k: 64,
+                a: layout,
+                b: layout,
+                c: layout,
+                b_packed: packed,
+                double: false,
+            };
             StepOp::Gemm { call, a: left, b: BufferId(packed.into()), c: to, epilogue }
         }
         2 => {

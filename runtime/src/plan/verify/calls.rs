@@ -21,7 +21,8 @@ pub(super) fn check((plan, outermost): (&Plan, &Plan), step: &Step) -> Result<()
             args.iter().try_for_each(|arg| step.check_plain(arg.buffer))
         }
         StepOp::Gemm { call, a, b, c, epilogue } => {
-            step.check_operands(DType::F32, a.buffer().into_iter().chain([*b]), *c)?;
+            let dtype = if call.double { DType::F64 } else { DType::F32 };
+            step.check_operands(dtype, a.buffer().into_iter().chain([*b]), *c)?;
             step.check_epilogue(*c, epilogue.as_ref())?;
             step.check_left(a, *c)?;
             step.check_gemm(call, (a, *b, *c))
@@ -246,6 +247,9 @@ impl CheckedStep<'_> {
     fn check_gemm(&self, call: &BatchedGemm, (a, b, c): (&LeftOperand, BufferId, BufferId)) -> Result<(), PlanError> {
         if call.c.col_stride != 1 {
             return Err(self.parameters("the rows of its result are not contiguous"));
+        }
+        if call.double && (call.b_packed || a.prologue().is_some()) {
+            return Err(self.parameters("a product of f64 has an operand that is packed or computed"));
         }
         let inside = |id: BufferId, layout: &MatrixLayout, rows: u64, cols: u64| {
             self.check_matrix(id, layout.offset, &axes(layout, &call.batch, rows, cols))

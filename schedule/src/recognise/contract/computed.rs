@@ -29,10 +29,10 @@ pub fn computed_operand(
         LibraryCall::Conv(conv) => return (conv.takes_computed() && constant).then_some(0),
         LibraryCall::Gemm(gemm) => gemm,
     };
-    let BatchedGemm { a, batch, m, k, .. } = gemm.call;
+    let BatchedGemm { a, batch, m, k, double, .. } = gemm.call;
     let once = |(extent, stride): (&Extent, &Extent)| *extent == 1 || *stride != 0;
     let rows = batch.iter().zip(&a.batch_strides).all(once) && once((&m, &a.row_stride));
-    (rows && (k == 1 || a.col_stride == 1) && k <= MAX_TERMS).then_some(usize::from(gemm.swapped))
+    (rows && !double && (k == 1 || a.col_stride == 1) && k <= MAX_TERMS).then_some(usize::from(gemm.swapped))
 }
 
 /// How many elements of an operand that is computed the library computes, about, of `len` there are, in the example.
