@@ -180,7 +180,7 @@ fn styles_and_back_ends_agree() {
         g.add_output("y", y);
         let input: Vec<u8> = (0..3 * n).flat_map(|i| ((i * 37 % 101) as f32 * 0.07 - 3.5).to_le_bytes()).collect();
         let run = |vectors, backend| {
-            let target = Target::cpu(Cpu { vectors, scale: false });
+            let target = Target::cpu(Cpu { vectors, ..Cpu::default() });
             let math = Math { library: &*common::LIBRARY, target: &target };
             let kernel = emit(&common::spec(Generated::Row, &g), math).unwrap();
             let range = [0, kernel.parallel_extent().fixed()];
