@@ -82,7 +82,14 @@ fn variables(walk: &KernelWalker<'_, Gen<'_, '_>>, a: &Accumulator, lanes: u32) 
 /// A slot with the number of elements or iterations, the pointers and the uniform values.
 fn arguments(walk: &mut KernelWalker<'_, Gen<'_, '_>>, l: &VectorLoop) -> Result<StackSlot> {
     let count = count(walk, l)?;
-    let mut words = vec![count];
+    let rows = match &l.rows {
+        Some(rows) => {
+            let (lo, hi) = (walk.resolve(&rows.lo), walk.resolve(&rows.hi));
+            walk.index_value(&hi.sub(&lo))?
+        }
+        None => count,
+    };
+    let mut words = vec![count, rows];
     for p in &l.pointers {
         let start = walk.resolve(&p.start);
         let at = walk.address(p.buf, &start)?;

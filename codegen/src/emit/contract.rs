@@ -156,7 +156,9 @@ fn emit_blocks(
     for (axes, at) in layout.batch_axes.iter().zip(&scalars) {
         place(&mut e, &merged, space, axes, at);
     }
-    let lanes = advice(|| cluster.lanes(layout.cols));
+    // Wide vectors are for whole ones; what is left over of a block in place is slow with them.
+    let whole = |lanes: u64| if layout.cols % lanes == 0 { lanes } else { lanes.min(8) };
+    let lanes = advice(|| whole(cluster.lanes(layout.cols)));
     let rows = (scalars[3].clone(), scalars[4].clone(), 1);
     let (n0, n1) = match layout.whole_rows {
         true => (Index::default(), Index::constant(layout.cols)),

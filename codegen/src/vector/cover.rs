@@ -6,19 +6,21 @@ use tensorc_schedule::target::VectorLevel;
 
 use super::loop_at;
 
-/// Whether every loop of a kernel in which much is computed has a form here.
+/// Whether a kernel has loops here, and every one in which much is computed is one.
 pub(crate) fn covers(kernel: &Kernel, level: VectorLevel) -> bool {
-    covers_block(kernel, &kernel.body, level)
+    let mut found = 0;
+    covers_block(kernel, &kernel.body, (level, &mut found)) && found > 0
 }
 
 /// Operations of a vector loop that are few enough for narrow vectors.
 const FEW_OPERATIONS: usize = 6;
 
-fn covers_block(kernel: &Kernel, block: &[Stmt], level: VectorLevel) -> bool {
+fn covers_block(kernel: &Kernel, block: &[Stmt], (level, found): (VectorLevel, &mut usize)) -> bool {
     let mut at = 0;
     while at < block.len() {
         if let Some(l) = loop_at(kernel, &block[at..], level) {
             at += l.source.statements;
+            *found += 1;
             continue;
         }
         let covered = match &block[at] {
@@ -30,9 +32,9 @@ fn covers_block(kernel: &Kernel, block: &[Stmt], level: VectorLevel) -> bool {
                     |s: &Stmt| !matches!(s, Stmt::For { .. } | Stmt::If { .. } | Stmt::Let { op: ScalarOp::Scale, .. });
                 operations <= FEW_OPERATIONS && body.iter().all(simple)
             }
-            Stmt::For { body, .. } => covers_block(kernel, body, level),
+            Stmt::For { body, .. } => covers_block(kernel, body, (level, found)),
             Stmt::If { then, otherwise, .. } => {
-                covers_block(kernel, then, level) && covers_block(kernel, otherwise, level)
+                covers_block(kernel, then, (level, found)) && covers_block(kernel, otherwise, (level, found))
             }
             _ => true,
         };

@@ -13,7 +13,7 @@ use tensorc_schedule::target::VectorLevel;
 
 use super::{
     Accumulator, Count, InnerLoop, Instruction, LoopForm, Offset, Op, Place, Pointer, UniformValue, ValueId,
-    VectorLoop, fold, reduce, tail,
+    VectorLoop, fold, reduce, rows, tail,
 };
 
 /// Instructions of a loop beyond which nothing is gained.
@@ -33,6 +33,9 @@ enum Known {
 
 /// The forms of the loop that begins with a statement of a block, the best one first.
 pub(crate) fn find(kernel: &Kernel, block: &[Stmt], level: VectorLevel) -> Vec<VectorLoop> {
+    if let Some(rows) = block.first().and_then(|stmt| rows::rows(kernel, stmt, level)) {
+        return vec![rows];
+    }
     if let Some(reduction) = reduce::reduction(kernel, block, level) {
         return vec![reduction];
     }
@@ -147,7 +150,7 @@ struct Linear {
     rest: Index,
 }
 
-fn unbounded(_: u32) -> (i64, i64) {
+pub(super) fn unbounded(_: u32) -> (i64, i64) {
     (i64::MIN / 4, i64::MAX / 4)
 }
 
@@ -357,7 +360,7 @@ impl<'k> Finder<'k> {
         let dtype = self.kernel.buf(buf).dtype;
         let found = self.pointers.iter().enumerate().find_map(|(i, p)| near(p).map(|offset| (i, offset)));
         let (pointer, offset) = found.unwrap_or_else(|| {
-            self.pointers.push(Pointer { buf, start: rest, by_lane, advance });
+            self.pointers.push(Pointer { buf, start: rest, by_lane, advance, per_row: 0 });
             (self.pointers.len() - 1, 0)
         });
         Some(Place { pointer: pointer as u32, offset, moving, dtype })
@@ -507,7 +510,9 @@ impl<'k> Finder<'k> {
             hi: hi.clone(),
             step,
             lanes,
+            kernel_lanes: lanes,
             form,
+            rows: None,
             pointers: self.pointers,
             uniforms: self.uniforms,
             accumulators: self.accumulators,

@@ -9,6 +9,7 @@ mod cover;
 mod find;
 mod fold;
 mod reduce;
+mod rows;
 mod tail;
 mod text;
 mod unroll;
@@ -37,7 +38,11 @@ pub(crate) struct VectorLoop {
     pub step: i64,
     /// Elements of an iteration.
     pub lanes: u32,
+    /// Those of the kernel's loop, before what follows it was joined to it.
+    pub kernel_lanes: u32,
     pub form: LoopForm,
+    /// A loop around it.
+    pub rows: Option<Rows>,
     pub pointers: Vec<Pointer>,
     pub uniforms: Vec<UniformValue>,
     pub accumulators: Vec<Accumulator>,
@@ -49,6 +54,13 @@ pub(crate) struct VectorLoop {
     pub joins: Vec<VectorLoop>,
     /// The loop is done with so many statements of the block, of which the second computes what is left over.
     pub statements: usize,
+}
+
+/// A loop whose every turn goes over elements.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rows {
+    pub lo: Index,
+    pub hi: Index,
 }
 
 /// How a loop goes over its elements.
@@ -73,6 +85,8 @@ pub(crate) struct Pointer {
     pub by_lane: bool,
     /// Elements from one iteration to the next.
     pub advance: i64,
+    /// Elements from one row to the next.
+    pub per_row: i64,
 }
 
 /// A value that is the same in all lanes and iterations, of outside of the loop.
@@ -241,23 +255,24 @@ pub(crate) struct VectorCode {
     pub entry: usize,
 }
 
-/// The arguments of a loop's function are words of 64 bits: the number of elements, or of iterations; the pointers; the
+/// The arguments of a loop's function are words of 64 bits: the number of elements, or of iterations; that of rows; the pointers; the
 /// uniform values, the bits of a carrier each; the addresses of accumulators.
 pub(crate) struct ArgumentWords;
 
 impl ArgumentWords {
     pub const COUNT: usize = 0;
+    pub const ROWS: usize = 1;
 
     pub fn pointer(i: usize) -> usize {
-        1 + i
+        2 + i
     }
 
     pub fn uniform(l: &VectorLoop, i: usize) -> usize {
-        1 + l.pointers.len() + i
+        ArgumentWords::pointer(l.pointers.len()) + i
     }
 
     pub fn accumulator(l: &VectorLoop, i: usize) -> usize {
-        1 + l.pointers.len() + l.uniforms.len() + i
+        ArgumentWords::uniform(l, l.uniforms.len()) + i
     }
 
     pub fn len(l: &VectorLoop) -> usize {
@@ -289,11 +304,21 @@ const FEW_INSTRUCTIONS: i64 = 128;
 /// The loop that begins with a statement of a block, and its code.
 pub(crate) fn loop_at(kernel: &Kernel, block: &[Stmt], level: VectorLevel) -> Option<CompiledLoop> {
     let compiled = |source| x86::compile(&source, level).map(|code| CompiledLoop { source, code });
-    find(kernel, block, level).into_iter().filter(pays).find_map(compiled)
+    find(kernel, block, level).into_iter().filter(|l| pays(kernel, l)).find_map(compiled)
 }
 
+/// Instructions of a loop over blocks in place that are too few, unless blocks have whole vectors of so many elements: a
+/// processor reads what a mask has just written no earlier than when memory has it.
+const FEW_IN_PLACE: usize = 12;
+const WHOLE: u32 = 16;
+
 /// Whether a loop is worth a call, as far as its length is known.
-fn pays(l: &VectorLoop) -> bool {
-    let elements = l.hi.sub(&l.lo).as_extent().and_then(Extent::known).map(|n| n / l.step * i64::from(l.lanes));
+fn pays(kernel: &Kernel, l: &VectorLoop) -> bool {
+    if kernel.is_on_blocks() && l.code.len() <= FEW_IN_PLACE && l.kernel_lanes < WHOLE {
+        return false;
+    }
+    let known = |lo: &Index, hi: &Index| hi.sub(lo).as_extent().and_then(Extent::known);
+    let rows = l.rows.as_ref().map_or(Some(1), |rows| known(&rows.lo, &rows.hi));
+    let elements = known(&l.lo, &l.hi).zip(rows).map(|(n, rows)| n / l.step * i64::from(l.lanes) * rows);
     elements.is_none_or(|n| n.saturating_mul(l.code.len() as i64) >= FEW_INSTRUCTIONS)
 }

@@ -11,7 +11,8 @@ impl Display for VectorLoop {
             LoopForm::ElementsTo => "elements, the last vector cut off",
             LoopForm::Iterations => "iterations",
         };
-        writeln!(f, "  {form}")?;
+        let rows = if self.rows.is_some() { "rows of " } else { "" };
+        writeln!(f, "  {rows}{form}")?;
         for (i, uniform) in self.uniforms.iter().enumerate() {
             let dtype = match uniform {
                 UniformValue::Operand(_, dtype) => dtype.name(),

@@ -281,6 +281,51 @@ fn random_loops_match_the_interpreter() {
     }
 }
 
+/// `out[r, i] = in[r, i]·scale[i] + bias`, rows of `n` elements by vectors of eight and single elements.
+fn rows_of(n: i64, dtype: DType) -> Kernel {
+    let (rows, stride) = (7, n + 3);
+    let mut b = KernelBuilder::new("rows");
+    let input = b.param("in", dtype, (rows * stride) as u64, false);
+    let scale = b.param("scale", dtype, n as u64, false);
+    let out = b.param("out", dtype, (rows * stride) as u64, true);
+    b.for_range("r", rows as u64, LoopKind::Serial, |b, r| {
+        let row = b.let_index("row", r.scale(stride));
+        let element = |b: &mut KernelBuilder, i: Index| {
+            let (x, factor) = (b.load(input, row.add(&i)), b.load(scale, i.clone()));
+            let product = b.op(ScalarOp::Mul, &[x, factor]);
+            let sum = b.op(ScalarOp::Add, &[product, Operand::Const(Scalar::i64(3).cast(dtype))]);
+            b.store(out, row.add(&i), sum);
+        };
+        let whole = n / 8 * 8;
+        b.for_loop("i", (Index::default(), Index::constant(whole), 8), LoopKind::Serial, |b, i| {
+            each_lane(b, 8, |b, l| element(b, i.add(&l)));
+            Ok::<(), ()>(())
+        })?;
+        b.for_loop("i", (Index::constant(whole), Index::constant(n), 1), LoopKind::Serial, |b, i| {
+            element(b, i);
+            Ok::<(), ()>(())
+        })
+    })
+    .unwrap();
+    b.finish()
+}
+
+#[test]
+fn rows_of_any_length_match_the_interpreter() {
+    let lengths = [1, 2, 3, 4, 7, 8, 9, 10, 15, 16, 17, 31, 33, 64, 100];
+    let types = [DType::F32, DType::F64, DType::I32, DType::U8, DType::I16];
+    let kernels: Vec<Kernel> = lengths.iter().flat_map(|n| types.map(|dtype| rows_of(*n, dtype))).collect();
+    for isa in common::isas() {
+        let module = common::compile_for(&kernels, isa);
+        for (i, kernel) in kernels.iter().enumerate() {
+            let found = common::difference(kernel, &module, i, &contents(kernel, 5), &[]);
+            found.unwrap_or_else(|why| panic!("{isa}: {why}\n{}", tensorc_ir::text::print_kernel(kernel)));
+        }
+    }
+    let clif = dump(&rows_of(10, DType::F32), "x86_64-v3".parse().unwrap()).unwrap().clif;
+    assert!(clif.contains("rows of elements"), "{clif}");
+}
+
 /// How many of the random loops have code for wide vectors: nearly all with AVX-512, most with AVX2.
 #[test]
 fn most_loops_have_wide_vectors() {

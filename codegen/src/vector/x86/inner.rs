@@ -45,6 +45,8 @@ pub(super) struct GeneralRegisters {
     offsets: Vec<usize>,
     offset_count: usize,
     depth: usize,
+    /// A counter of rows, the last.
+    rows: bool,
 }
 
 impl GeneralRegisters {
@@ -63,11 +65,11 @@ impl GeneralRegisters {
         }
         let offset_count = offsets.iter().map(|register| register + 1).max().unwrap_or(0);
         let depth = l.loops.iter().map(|inner| inner.depth + 1).max().unwrap_or(0);
-        GeneralRegisters { pointers: l.pointers.len(), offsets, offset_count, depth }
+        GeneralRegisters { pointers: l.pointers.len(), offsets, offset_count, depth, rows: l.rows.is_some() }
     }
 
     pub fn len(&self) -> usize {
-        self.pointers + self.offset_count + self.depth
+        self.pointers + self.offset_count + self.depth + usize::from(self.rows)
     }
 }
 

@@ -106,13 +106,9 @@ fn function(l: &VectorLoop, level: VectorLevel, lanes: u32, times: u32) -> Optio
     }
     writer.load_accumulators()?;
     writer.pin();
-    match l.form {
-        LoopForm::Iterations => writer.iterations()?,
-        LoopForm::Elements => writer.vectors(1)?,
-        LoopForm::ElementsTo => {
-            writer.vectors(1)?;
-            writer.rest()?;
-        }
+    match l.rows {
+        Some(_) => writer.rows()?,
+        None => writer.elements()?,
     }
     for join in &l.joins {
         writer = writer.joined(join)?;
@@ -202,6 +198,36 @@ impl<'l> Writer<'l> {
         self.asm.add(RSP, bytes);
         self.saved().iter().rev().for_each(|r| self.asm.pop(*r));
         self.asm.leave();
+    }
+
+    fn elements(&mut self) -> Option<()> {
+        match self.l.form {
+            LoopForm::Iterations => self.iterations(),
+            LoopForm::Elements => self.vectors(1),
+            LoopForm::ElementsTo => {
+                self.vectors(1)?;
+                self.rest()
+            }
+        }
+    }
+
+    /// Goes over rows of elements.
+    fn rows(&mut self) -> Option<()> {
+        let left = GENERAL[self.general.len() - 1];
+        let rows = self.argument(ArgumentWords::ROWS, 8);
+        self.asm.load(left, &rows);
+        self.asm.compare(left, 0);
+        let none = self.asm.jump(Condition::LessOrEqual);
+        let start = self.asm.position();
+        let count = self.argument(ArgumentWords::COUNT, 8);
+        self.asm.load(RCX, &count);
+        self.asm.set(RAX, 0);
+        self.elements()?;
+        self.bump(|p, bytes| p.per_row.saturating_mul(bytes))?;
+        self.asm.sub(left, 1);
+        self.asm.jump_back(Condition::Greater, start);
+        self.asm.land(&none);
+        Some(())
     }
 
     /// Goes over elements as long as there are so many vectors of them, which the body computes at a time.
