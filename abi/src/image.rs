@@ -14,7 +14,7 @@ use crate::conv::ConvVariant;
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 9 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 10 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -479,11 +479,12 @@ pub mod flow {
     }
 }
 
-/// Library kernels as the run-time library names them, finely divided: a model links those it calls. The words of
-/// a call are those of [`crate::BatchedGemm`] and [`crate::Attention`] for the first two, then of [`crate::Conv2d`].
-pub const LIBRARIES: [&str; 2 + ConvVariant::ALL.len()] = {
-    let mut names = ["tc_rt_gemm"; 2 + ConvVariant::ALL.len()];
+/// Library kernels as the run-time library names them, finely divided: a model links those it calls. The words of a call are
+/// those of [`crate::BatchedGemm`] (the first; the last for f64), [`crate::Attention`] (the second) or [`crate::Conv2d`].
+pub const LIBRARIES: [&str; 3 + ConvVariant::ALL.len()] = {
+    let mut names = ["tc_rt_gemm"; 3 + ConvVariant::ALL.len()];
     names[1] = "tc_rt_attention";
+    names[2 + ConvVariant::ALL.len()] = "tc_rt_gemm_f64";
     let mut i = 0;
     while i < ConvVariant::ALL.len() {
         names[2 + i] = ConvVariant::ALL[i].symbol();
@@ -492,8 +493,7 @@ pub const LIBRARIES: [&str; 2 + ConvVariant::ALL.len()] = {
     names
 };
 
-/// Positions of words in the file of a model's weights: a header, then the block. Every weight in the block lies at a
-/// multiple of [`weights::ALIGN`], as does the block in its file.
+/// Positions of words in the file of a model's weights: a header, then the block, aligned to [`weights::ALIGN`].
 pub mod weights {
     /// [`FIRST`].
     pub const MAGIC: usize = 0;

@@ -6,7 +6,8 @@ use tensorc_abi::image::LIBRARIES;
 use tensorc_abi::{Attention, BatchedGemm, Contraction, Conv2d, ConvVariant};
 use tensorc_kernels::{
     EpilogueCall, LeftOperand, PrologueCall, attention_run, attention_scratch, attention_tasks, conv_affinity_by,
-    conv_run_by, conv_scratch_by, conv_tasks_by, gemm_affinity, gemm_run, gemm_scratch, gemm_tasks,
+    conv_run_by, conv_scratch_by, conv_tasks_by, double_run, double_scratch, double_tasks, gemm_affinity, gemm_run,
+    gemm_scratch, gemm_tasks,
 };
 
 use crate::step::{LibraryCall, Routine};
@@ -18,6 +19,15 @@ pub const GEMM: Routine = Routine {
     scratch: |call, _, prologue| if let Contraction::Gemm(c) = call { gemm_scratch(c, prologue) } else { 0 },
     affinity: |call| if let Contraction::Gemm(c) = call { gemm_affinity(c) } else { 1 },
     run: run_gemm,
+};
+
+/// Products of f64, of [`BatchedGemm`].
+pub const GEMM_F64: Routine = Routine {
+    tasks: |call| if let Contraction::Gemm(c) = call { double_tasks(c) } else { 0 },
+    scratch: |call, _, _| if let Contraction::Gemm(c) = call { double_scratch(c) } else { 0 },
+    affinity: |_| 1,
+    run: run_gemm_f64,
+    ..GEMM
 };
 
 /// Attention, of [`Attention`].
@@ -84,6 +94,7 @@ macro_rules! library_routines {
             tc_rt_conv_blocked_depthwise = CONV_BLOCKED_DEPTHWISE;
             tc_rt_conv_winograd = CONV_WINOGRAD;
             tc_rt_conv_grouped = CONV_GROUPED;
+            tc_rt_gemm_f64 = GEMM_F64;
         }
     };
 }
@@ -134,6 +145,17 @@ unsafe fn run_gemm(call: &LibraryCall, arguments: *const *mut u8, tasks: Range<u
     unsafe {
         let (a, b, c, epilogue) = operands(call, arguments);
         gemm_run(gemm, a, b, c, epilogue, tasks, scratch);
+    }
+}
+
+unsafe fn run_gemm_f64(call: &LibraryCall, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
+    let Contraction::Gemm(gemm) = &call.contraction else { return };
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let (a, b, c, epilogue) = operands(call, arguments);
+        if let LeftOperand::Memory(a) = a {
+            double_run(gemm, [a.cast(), b.cast()], c.cast(), epilogue, tasks, scratch);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use tensorc_abi::BatchedGemm;
 use crate::blocking::{EvenSplit, tasks_worth};
 use crate::epilogue::EpilogueCall;
 use crate::gemm::{TASK_FLOPS, TASKS, batch_index, batch_offset};
+use crate::isa::{Isa, isa};
 use crate::isa_levels::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile, IsaLevel};
 
 /// Most terms of k in one block: a panel of B of this depth stays in the first-level cache.
@@ -44,19 +45,41 @@ impl DoubleTasks {
     }
 }
 
-pub(crate) fn double_tasks(call: &BatchedGemm) -> u64 {
+/// Number of tasks of a product of f64; they may run in any order, on any threads.
+pub fn double_tasks(call: &BatchedGemm) -> u64 {
     DoubleTasks::new(call).tasks(call) as u64
 }
 
-/// Bytes of scratch of one thread.
-pub(crate) fn double_scratch(call: &BatchedGemm) -> usize {
+/// Bytes of scratch one thread needs for [`double_run`].
+pub fn double_scratch(call: &BatchedGemm) -> usize {
     DoubleTasks::new(call).depth.longest() * DOUBLE_COLS * size_of::<f64>()
 }
 
+/// Executes the tasks `tasks` of a product of f64, and its epilogue on every block they finish.
+///
 /// # Safety
-/// As for [`crate::gemm_run_with`], of f64.
-pub(crate) unsafe fn double_run(
-    level: IsaLevel,
+/// As for [`crate::gemm_run`], of f64, with operands in memory of which none is packed.
+pub unsafe fn double_run(
+    call: &BatchedGemm,
+    operands: [*const f64; 2],
+    c: *mut f64,
+    epilogue: Option<EpilogueCall>,
+    tasks: Range<u64>,
+    scratch: *mut u8,
+) {
+    // SAFETY: passed on from the caller.
+    unsafe { double_run_with(isa(), call, operands, c, epilogue, tasks, scratch) }
+}
+
+/// [`double_run`] with the kernels of one ISA level.
+///
+/// # Safety
+/// As for [`double_run`].
+///
+/// # Panics
+/// If the ISA level is not available.
+pub unsafe fn double_run_with(
+    isa: Isa,
     call: &BatchedGemm,
     [a, b]: [*const f64; 2],
     c: *mut f64,
@@ -64,6 +87,7 @@ pub(crate) unsafe fn double_run(
     tasks: Range<u64>,
     scratch: *mut u8,
 ) {
+    let level = IsaLevel::new(isa);
     let schedule = DoubleTasks::new(call);
     let (row_parts, col_parts) = (schedule.rows.parts(), schedule.panels.parts());
     for task in tasks.start as usize..tasks.end as usize {

@@ -8,7 +8,6 @@ use crate::blocking::{
     EvenSplit, KC, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, reads_in_place, row_panels, tasks_worth,
     whole_lines,
 };
-use crate::double::{double_run, double_scratch, double_tasks};
 use crate::epilogue::EpilogueCall;
 use crate::isa;
 use crate::isa::Isa;
@@ -178,26 +177,17 @@ impl GemmTasks {
 
 /// Number of tasks of a product; they may run in any order, on any threads.
 pub fn gemm_tasks(call: &BatchedGemm) -> u64 {
-    if call.double {
-        return double_tasks(call);
-    }
     GemmTasks::new(call, false).tasks() as u64
 }
 
 /// Number of tasks in turn that share what is computed of A.
 pub fn gemm_affinity(call: &BatchedGemm) -> u64 {
-    if call.double {
-        return 1;
-    }
     let schedule = GemmTasks::new(call, true);
     if schedule.skinny || schedule.keeps_left() { schedule.col_blocks.parts() as u64 } else { 1 }
 }
 
 /// Bytes of scratch one thread needs for [`gemm_run`], with A computed from so many arguments or in memory.
 pub fn gemm_scratch(call: &BatchedGemm, prologue: Option<usize>) -> usize {
-    if call.double {
-        return double_scratch(call);
-    }
     let schedule = GemmTasks::new(call, prologue.is_some());
     if schedule.is_empty() {
         return 0;
@@ -211,7 +201,7 @@ pub fn gemm_scratch(call: &BatchedGemm, prologue: Option<usize>) -> usize {
 /// Consecutive tasks of one call share packed operands where they can.
 ///
 /// # Safety
-/// `a`, `b` and `c` address every element `call` names (of f64 if it is a product of these; `b` a packed operand if `b_packed`; A may be
+/// `a`, `b` and `c` address every element `call` names (`b` a packed operand if `b_packed`; A may be
 /// computed), C does
 /// not overlap A or B and nothing else accesses the tasks' part of it, `scratch` has
 /// [`gemm_scratch`] bytes aligned for f32 (at best for a cache line; for addresses if A is computed), `tasks` lies within
@@ -248,13 +238,6 @@ pub unsafe fn gemm_run_with(
     scratch: *mut u8,
 ) {
     let (a, level) = (a.into(), IsaLevel::new(isa));
-    if call.double {
-        if let LeftOperand::Memory(a) = a {
-            // SAFETY: passed on from the caller.
-            unsafe { double_run(level, call, [a.cast(), b.cast()], c.cast(), epilogue, tasks, scratch) };
-        }
-        return;
-    }
     let schedule = GemmTasks::new(call, matches!(a, LeftOperand::Computed(_)));
     // SAFETY: scratch is as large as `gemm_scratch` says.
     let (a, computed, rows) = unsafe { a.bind(scratch) };

@@ -40,6 +40,7 @@ pub use conv::{
     conv_tasks_by, conv_variant,
 };
 pub use copy::{NON_TEMPORAL_COPY, copy_non_temporal};
+pub use double::{double_run, double_run_with, double_scratch, double_tasks};
 pub use epilogue::EpilogueCall;
 pub use find::{FindError, FindOperand, Found, find, find_words};
 pub use gemm::{gemm_affinity, gemm_run, gemm_run_with, gemm_scratch, gemm_tasks};

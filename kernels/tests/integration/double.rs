@@ -2,7 +2,7 @@
 
 use crate::support::{Counter, Random, cuts, isa_levels, rounds, scratch};
 use tensorc_abi::{BatchedGemm, MatrixLayout};
-use tensorc_kernels::{gemm_run_with, gemm_scratch, gemm_tasks};
+use tensorc_kernels::{double_run_with, double_scratch, double_tasks};
 
 /// A layout of a batch of `rows × cols` matrices, by rows or by columns, with gaps, and the elements it spans.
 fn layout(random: &mut Random, batch: [u64; 3], [rows, cols]: [u64; 2], is_result: bool) -> (MatrixLayout, usize) {
@@ -54,13 +54,12 @@ fn products_of_f64_are_chains_of_fused_multiply_adds() {
             let mut marks = vec![0.0f32; (batch.iter().product::<u64>() * m * n) as usize];
             let strides = [m * n * batch[1] * batch[2], m * n * batch[2], m * n, n].map(|s| s as i64);
             let counter = Counter::new(batch, m, n, marks.as_mut_ptr(), strides);
-            let mut memory = scratch(gemm_scratch(&call, None));
-            for tasks in cuts(&mut random, gemm_tasks(&call)) {
+            let mut memory = scratch(double_scratch(&call));
+            for tasks in cuts(&mut random, double_tasks(&call)) {
                 // SAFETY: the operands span what the layouts say, and tasks are those of the call.
                 unsafe {
-                    let (a, b): (*const f32, *const f32) = (left.as_ptr().cast(), right.as_ptr().cast());
-                    let (c, memory) = (result.as_mut_ptr().cast(), memory.as_mut_ptr().cast());
-                    gemm_run_with(isa, &call, a, b, c, Some(counter.call()), tasks, memory);
+                    let (operands, memory) = ([left.as_ptr(), right.as_ptr()], memory.as_mut_ptr().cast());
+                    double_run_with(isa, &call, operands, result.as_mut_ptr(), Some(counter.call()), tasks, memory);
                 }
             }
             let what = format!("{isa:?} {m}×{n}×{k}, {batch:?}");
