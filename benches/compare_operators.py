@@ -78,6 +78,24 @@ def cases():
     ]
 
 
+def generated():
+    """Operators whose code is generated: element by element, along rows and along columns."""
+    matrix = np.abs(floats(512, 1024)) + np.float32(0.1)
+    element = lambda op: ("each element", op, [matrix], [], 1, {})
+    cast = lambda to: ("f32 to " + to.__name__, "Cast", [matrix], [], 1, {"to": helper.np_dtype_to_tensor_dtype(np.dtype(to))})
+    softmax = lambda axis: (f"axis {axis} of 8×256×256", "Softmax", [floats(8, 256, 256)], [], 1, {"axis": axis})
+    reduced = lambda op, axes: (f"axes {axes} of 16×128×256", op, [floats(16, 128, 256)], [], 1, {"axes": axes})
+    return [
+        *map(element, ["Exp", "Tanh", "Sigmoid", "Sin", "Erf", "Log", "Softplus", "HardSwish"]),
+        ("half precision", "Exp", [floats(512, 1024, dtype=np.float16)], [], 1, {}),
+        cast(np.float16), cast(np.int32), softmax(-1), softmax(1), softmax(0),
+        reduced("ReduceMax", [-1]), reduced("ReduceMax", [0, 2]), reduced("ReduceL2", [-1]), reduced("ReduceL2", [1]),
+        ("rows of 1024", "LayerNormalization", [floats(512, 1024)], [floats(1024), floats(1024)], 1, {}),
+        ("rows of 1024", "ArgMax", [floats(512, 1024)], [], 1, {"axis": -1}),
+        ("rows of 1024", "Hardmax", [floats(512, 1024)], [], 1, {"axis": -1}),
+    ]
+
+
 def model_of(case, path):
     _, op, inputs, constants, results, attributes = case
     names = [f"x{i}" for i in range(len(inputs) + len(constants))]
@@ -128,9 +146,9 @@ def main():
     arguments = parser.parse_args()
     print("| operator | | threads | tensorc | ONNX Runtime | ratio | difference |\n|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for case in cases():
+        for case in cases() + generated():
             for threads in map(int, arguments.threads.split(",")):
-                if arguments.only in case[0] or arguments.only == case[1]:
+                if arguments.only in f"{case[1]} {case[0]}":
                     ours, theirs, difference = compared(case, arguments.tensorc, threads, arguments.rounds, Path(folder))
                     row = f"{ours:.3f} | {theirs:.3f} | {ours / theirs:.2f} | {difference:.0e}"
                     print(f"| {case[1]} | {case[0]} | {threads} | {row} |", flush=True)

@@ -328,7 +328,7 @@ impl<'k> Finder<'k> {
         }
         let uniform = self.uniform(UniformValue::Index(rest));
         self.regular &= per_count == per_lane;
-        // In terms of iterations when the step of the loop is known.
+        // `finish` multiplies by the step of the loop.
         let op = Op::Positions { uniform, per_iteration: per_count, per_lane, ahead: 0 };
         // What is computed in an inner loop is not there behind it.
         Some(if self.open.is_empty() { self.once(op, DType::I64) } else { self.push(op, DType::I64) })

@@ -74,7 +74,7 @@ fn without_unused(code: Vec<Instruction>) -> Vec<Instruction> {
     let mut kept = vec![];
     for (at, mut i) in code.into_iter().enumerate() {
         if needed[at] {
-            i.op.map_operands(|v| number[v as usize]);
+            i.op.operands_mut().into_iter().for_each(|v| *v = number[*v as usize]);
             number[at] = kept.len() as ValueId;
             kept.push(i);
         }

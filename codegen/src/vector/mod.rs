@@ -195,14 +195,18 @@ pub(crate) struct Place {
 
 impl Op {
     pub fn operands(&self) -> SmallVec<[ValueId; 3]> {
+        self.clone().operands_mut().into_iter().map(|v| *v).collect()
+    }
+
+    pub fn operands_mut(&mut self) -> SmallVec<[&mut ValueId; 3]> {
         let mut all = SmallVec::new();
         match self {
-            Op::Apply(_, args) => all = args.clone(),
-            Op::Lesser(a, b) | Op::Greater(a, b) => all.extend([*a, *b]),
+            Op::Apply(_, args) => all.extend(args.iter_mut()),
+            Op::Lesser(a, b) | Op::Greater(a, b) => all.extend([a, b]),
             Op::Load { guard: Some((value, _)), .. }
             | Op::Store { value, .. }
             | Op::StoreHalf { value, .. }
-            | Op::SetAccumulator(_, value) => all.push(*value),
+            | Op::SetAccumulator(_, value) => all.push(value),
             Op::Const(_)
             | Op::Uniform(_)
             | Op::Positions { .. }
@@ -213,25 +217,6 @@ impl Op {
             | Op::Accumulator(_) => {}
         }
         all
-    }
-
-    pub fn map_operands(&mut self, map: impl Fn(ValueId) -> ValueId) {
-        match self {
-            Op::Apply(_, args) => args.iter_mut().for_each(|a| *a = map(*a)),
-            Op::Lesser(a, b) | Op::Greater(a, b) => (*a, *b) = (map(*a), map(*b)),
-            Op::Load { guard: Some((value, _)), .. }
-            | Op::Store { value, .. }
-            | Op::StoreHalf { value, .. }
-            | Op::SetAccumulator(_, value) => *value = map(*value),
-            Op::Const(_)
-            | Op::Uniform(_)
-            | Op::Positions { .. }
-            | Op::Load { guard: None, .. }
-            | Op::LoadHalf { .. }
-            | Op::Begin(_)
-            | Op::End(_)
-            | Op::Accumulator(_) => {}
-        }
     }
 
     /// Whether it does something beyond its result.

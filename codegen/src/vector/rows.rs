@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Kernel, LoopKind, Stmt};
+use tensorc_ir::kir::{Kernel, LoopKind, Operand, Stmt};
 use tensorc_schedule::target::VectorLevel;
 
 use super::find::{find, unbounded};
@@ -36,7 +36,7 @@ pub(super) fn rows(kernel: &Kernel, stmt: &Stmt, level: VectorLevel) -> Option<V
         match uniform {
             UniformValue::Operand(operand, _) => {
                 let inside = |v: u32| v == var.0 || known.contains_key(&v);
-                if matches!(operand, tensorc_ir::kir::Operand::Var(v) if inside(v.0)) {
+                if matches!(operand, Operand::Var(v) if inside(v.0)) {
                     return None;
                 }
             }

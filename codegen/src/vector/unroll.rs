@@ -28,10 +28,10 @@ pub(super) fn unrolled(l: &VectorLoop, times: u32, lanes: u32) -> VectorLoop {
         let mut places = vec![];
         for copy in 0..copies {
             let mut op = i.op.clone();
-            op.map_operands(|v| {
-                let of = &at[v as usize];
-                of[copy as usize % of.len()]
-            });
+            for v in op.operands_mut() {
+                let of = &at[*v as usize];
+                *v = of[copy as usize % of.len()];
+            }
             ahead(l, &mut op, (copy, lanes), accumulators);
             places.push(code.len() as ValueId);
             code.push(Instruction { op, dtype: i.dtype });

@@ -87,9 +87,12 @@ fn compile_in(kernels: &[Kernel], cache: &KernelCache) -> JitModule {
     }
 }
 
-/// The instruction sets whose code runs on this machine.
+/// The instruction sets whose code runs on this machine; with LLVM, all that the machine has.
 pub fn isas() -> Vec<Isa> {
     let native = Isa::native().unwrap();
+    if backend() != Backend::Cranelift {
+        return vec![native];
+    }
     let runs = |isa: &Isa| isa.arch() == native.arch() && isa.vector_level() <= native.vector_level();
     let named = Isa::NAMES.iter().map(|name| name.parse().unwrap());
     // All that the machine has is more than a level.
