@@ -479,8 +479,8 @@ pub mod flow {
     }
 }
 
-/// Library kernels as the run-time library names them, finely divided: a model links those it calls. The words of a call are
-/// those of [`crate::BatchedGemm`] (the first; the last for f64), [`crate::Attention`] (the second) or [`crate::Conv2d`].
+/// Symbols of library kernels; a model links those it calls. The words of a call are those of [`crate::BatchedGemm`] for the
+/// first and the last one (products of f32 and of f64), [`crate::Attention`] for the second, [`crate::Conv2d`] for the others.
 pub const LIBRARIES: [&str; 3 + ConvVariant::ALL.len()] = {
     let mut names = ["tc_rt_gemm"; 3 + ConvVariant::ALL.len()];
     names[1] = "tc_rt_attention";

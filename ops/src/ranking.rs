@@ -193,8 +193,7 @@ impl<'k> Radix<'_, 'k> {
             self.copy([&first, i], [&first, &to.index()], word);
             kept.set(to + bin(word).le(last).cast(DType::I64));
         });
-        // Indices of later loops are computed of the number, which has no place of its own in the register of a loop.
-        k.cell("candidates", DType::I64).holding(kept.get()).get()
+        kept.get()
     }
 
     fn clear(&self, counts: KernelTensor<'k>, n: i64) {

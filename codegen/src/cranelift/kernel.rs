@@ -79,7 +79,8 @@ impl KernelEmitter for Gen<'_, '_> {
             ValueDef::Param(block, _) => Some(block),
             ValueDef::Union(..) => None,
         };
-        block.map_or(0, |block| self.depths[block])
+        // A register buffer may hold what was computed in a loop that has ended.
+        block.map_or(0, |block| self.depths[block]).min(self.scopes.len() - 1)
     }
 
     fn steps(&mut self, first: Value, step: i64, lanes: usize) -> Result<Chunks> {

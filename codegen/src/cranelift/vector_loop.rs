@@ -20,7 +20,7 @@ use super::types::chunk_type;
 use crate::vector::{self, Accumulator, ArgumentWords, CompiledLoop, LoopForm, UniformValue, VectorLoop};
 use crate::walk::{IndexOp, KernelEmitter, KernelWalker};
 
-/// The namespace of loops among names of functions; those of modules have 0 and 1.
+/// The namespace of function names that stand for vector loops. Crate `cranelift_module` uses 0 and 1.
 const NAMESPACE: u32 = 2;
 
 /// The loop that a reference in the code of a kernel means, by its number.

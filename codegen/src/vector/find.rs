@@ -50,26 +50,18 @@ fn independent(kernel: &Kernel, stmt: &Stmt) -> Option<VectorLoop> {
     let Stmt::For { step: 1, .. } = stmt else { return None };
     let l = elements(kernel, stmt).filter(|l| l.form == LoopForm::Elements)?;
     let place = |op: &Op| match op {
-        Op::Store { place, .. } | Op::StoreHalf { place, .. } => Some(*place),
+        Op::Load { place, .. } | Op::LoadHalf { place, .. } | Op::Store { place, .. } | Op::StoreHalf { place, .. } => {
+            Some(*place)
+        }
         _ => None,
     };
-    let written: Vec<Place> = l.code.iter().filter_map(|i| place(&i.op)).collect();
-    let apart = |read: &Place| {
-        let buf = |p: &Place| l.pointers[p.pointer as usize].buf;
-        written.iter().all(|w| buf(w) != buf(read) || w == read)
-    };
-    let read = |op: &Op| match op {
-        Op::Load { place, .. } | Op::LoadHalf { place, .. } => Some(*place),
-        _ => None,
-    };
-    let alone = written.iter().enumerate().all(|(i, p)| written[..i].iter().all(|q| apart_places(p, q)));
-    let all = alone && l.code.iter().filter_map(|i| read(&i.op)).all(|place| apart(&place));
+    let accessed = || l.code.iter().filter_map(|i| Some((place(&i.op)?, i.op.acts())));
+    let buf = |p: &Place| l.pointers[p.pointer as usize].buf;
+    let written = |p: &Place| accessed().any(|(q, acts)| acts && buf(&q) == buf(p));
+    // An element of a buffer that is written is accessed in one iteration alone.
+    let alone = |p: &Place| p.moving.is_none() && accessed().all(|(q, _)| buf(&q) != buf(p) || q == *p);
+    let all = accessed().all(|(p, _)| !written(&p) || alone(&p));
     all.then_some(VectorLoop { form: LoopForm::ElementsTo, ..l })
-}
-
-/// Whether two places that are written are the same one, or those of different pointers.
-fn apart_places(a: &Place, b: &Place) -> bool {
-    a.pointer != b.pointer || a == b
 }
 
 /// A serial loop around one over lanes, or the latter alone.
@@ -88,18 +80,18 @@ pub(super) fn vectors(kernel: &Kernel, stmt: &Stmt) -> Option<VectorLoop> {
         return None;
     };
     let lanes = lane_count(first, lanes).filter(|_| inner + 1 == body.len())?;
-    let mut finder = Finder::new(kernel, stmt, *var, Some(*lane));
+    let mut finder = Finder::new(kernel, stmt, (*var, lo), Some(*lane));
     body[..inner].iter().chain(vector).try_for_each(|s| finder.stmt(s))?;
-    finder.finish((lo, hi, *step), lanes as u32)
+    finder.finish((hi, *step), lanes as u32)
 }
 
 /// A loop over lanes as the only iteration of a loop.
 pub(super) fn lone(kernel: &Kernel, stmt: &Stmt) -> Option<VectorLoop> {
     let Stmt::For { var, lo, hi, step: 1, kind: LoopKind::Vector, body } = stmt else { return None };
     let lanes = lane_count(lo, hi)?;
-    let mut finder = Finder::new(kernel, stmt, NO_COUNTER, Some(*var));
+    let mut finder = Finder::new(kernel, stmt, (NO_COUNTER, lo), Some(*var));
     body.iter().try_for_each(|s| finder.stmt(s))?;
-    finder.finish((&Index::default(), &Index::constant(1), 1), lanes as u32)
+    finder.finish((&Index::constant(1), 1), lanes as u32)
 }
 
 /// How many lanes a loop over them has, if there is a form for so many.
@@ -111,10 +103,10 @@ fn lane_count(lo: &Index, hi: &Index) -> Option<i64> {
 pub(super) fn elements(kernel: &Kernel, stmt: &Stmt) -> Option<VectorLoop> {
     match stmt {
         Stmt::For { var, lo, hi, step: 1, kind: LoopKind::Serial, body } => {
-            let mut finder = Finder::new(kernel, stmt, *var, None);
+            let mut finder = Finder::new(kernel, stmt, (*var, lo), None);
             finder.by_element = true;
             body.iter().try_for_each(|s| finder.stmt(s))?;
-            finder.finish((lo, hi, 1), 1)
+            finder.finish((hi, 1), 1)
         }
         _ => vectors(kernel, stmt),
     }
@@ -123,6 +115,8 @@ pub(super) fn elements(kernel: &Kernel, stmt: &Stmt) -> Option<VectorLoop> {
 struct Finder<'k> {
     kernel: &'k Kernel,
     counter: u32,
+    /// The first value of the counter, from which pointers and positions count.
+    lo: &'k Index,
     lane: Option<u32>,
     /// Each iteration is a lane.
     by_element: bool,
@@ -131,7 +125,7 @@ struct Finder<'k> {
     pointers: Vec<Pointer>,
     uniforms: Vec<UniformValue>,
     accumulators: Vec<Accumulator>,
-    /// Whether elements in memory follow those of the loop.
+    /// Whether every access moves as far from one iteration to the next as from one lane to the next.
     regular: bool,
     loops: Vec<InnerLoop>,
     offsets: Vec<Offset>,
@@ -155,7 +149,7 @@ pub(super) fn unbounded(_: u32) -> (i64, i64) {
 }
 
 impl<'k> Finder<'k> {
-    fn new(kernel: &'k Kernel, statement: &'k Stmt, counter: Var, lane: Option<Var>) -> Finder<'k> {
+    fn new(kernel: &'k Kernel, statement: &'k Stmt, (counter, lo): (Var, &'k Index), lane: Option<Var>) -> Finder<'k> {
         Finder {
             kernel,
             statement,
@@ -163,6 +157,7 @@ impl<'k> Finder<'k> {
             offsets: vec![],
             open: vec![],
             counter: counter.0,
+            lo,
             lane: lane.map(|l| l.0),
             by_element: false,
             known: HashMap::new(),
@@ -326,7 +321,7 @@ impl<'k> Finder<'k> {
         if !inner.is_empty() {
             return None;
         }
-        let uniform = self.uniform(UniformValue::Index(rest));
+        let uniform = self.uniform(UniformValue::Index(rest.add(&self.lo.scale(per_count))));
         self.regular &= per_count == per_lane;
         // `finish` multiplies by the step of the loop.
         let op = Op::Positions { uniform, per_iteration: per_count, per_lane, ahead: 0 };
@@ -352,15 +347,16 @@ impl<'k> Finder<'k> {
         let moving = self.offset(inner.into_iter().map(|(number, factor)| (number, factor * size)).collect());
         self.regular &= per_count == per_lane;
         let by_lane = per_lane == 1;
-        let advance = per_count;
+        // `finish` multiplies by the step of the loop.
+        let (start, advance) = (rest.add(&self.lo.scale(per_count)), per_count);
         let near = |p: &Pointer| {
             let alike = p.buf == buf && p.by_lane == by_lane && p.advance == advance;
-            rest.sub(&p.start).as_constant().filter(|d| alike && d.unsigned_abs() < 1 << 20)
+            start.sub(&p.start).as_constant().filter(|d| alike && d.unsigned_abs() < 1 << 20)
         };
         let dtype = self.kernel.buf(buf).dtype;
         let found = self.pointers.iter().enumerate().find_map(|(i, p)| near(p).map(|offset| (i, offset)));
         let (pointer, offset) = found.unwrap_or_else(|| {
-            self.pointers.push(Pointer { buf, start: rest, by_lane, advance, per_row: 0 });
+            self.pointers.push(Pointer { buf, start, bytes: size, by_lane, advance, per_row: 0 });
             (self.pointers.len() - 1, 0)
         });
         Some(Place { pointer: pointer as u32, offset, moving, dtype })
@@ -457,7 +453,7 @@ impl<'k> Finder<'k> {
         self.accumulators.iter().all(|a| a.local)
     }
 
-    fn finish(mut self, (lo, hi, step): (&Index, &Index, i64), lanes: u32) -> Option<VectorLoop> {
+    fn finish(mut self, (hi, step): (&Index, i64), lanes: u32) -> Option<VectorLoop> {
         let local = self.all_local();
         let mut code = fold::fold(self.code);
         let regular = self.regular && local && step == i64::from(lanes);
@@ -467,31 +463,8 @@ impl<'k> Finder<'k> {
                 *per_iteration = per_iteration.checked_mul(step)?;
             }
         }
-        // Positions count from the first iteration.
         for p in &mut self.pointers {
-            p.start = p.start.add(&lo.scale(p.advance));
             p.advance = p.advance.checked_mul(step)?;
-        }
-        let positions: Vec<(u32, i64)> = code
-            .iter()
-            .filter_map(|i| match i.op {
-                Op::Positions { uniform, per_iteration, .. } => Some((uniform, per_iteration / step)),
-                _ => None,
-            })
-            .collect();
-        let mut moved = vec![None; self.uniforms.len()];
-        for (uniform, per_count) in positions {
-            let slot = &mut moved[uniform as usize];
-            // One start cannot count from two places.
-            if slot.is_some_and(|other| other != per_count) {
-                return None;
-            }
-            *slot = Some(per_count);
-        }
-        for (uniform, per_count) in self.uniforms.iter_mut().zip(moved) {
-            if let (UniformValue::Index(start), Some(per_count)) = (uniform, per_count) {
-                *start = start.add(&lo.scale(per_count));
-            }
         }
         let overlap = |(i, a): (usize, &Accumulator)| {
             let meets = |b: &Accumulator| a.buf == b.buf && (a.first - b.first).abs() < i64::from(lanes);
@@ -506,7 +479,7 @@ impl<'k> Finder<'k> {
         }
         let used = code.iter().any(|i| i.op.acts());
         used.then_some(VectorLoop {
-            lo: lo.clone(),
+            lo: self.lo.clone(),
             hi: hi.clone(),
             step,
             lanes,

@@ -38,7 +38,7 @@ pub(crate) struct VectorLoop {
     pub step: i64,
     /// Elements of an iteration.
     pub lanes: u32,
-    /// Those of the kernel's loop, before what follows it was joined to it.
+    /// Lanes of the vector loop in the kernel.
     pub kernel_lanes: u32,
     pub form: LoopForm,
     /// A loop around it.
@@ -81,6 +81,8 @@ pub(crate) struct Pointer {
     pub buf: Buf,
     /// The element that the first lane of the first iteration accesses, in variables from outside of the loop.
     pub start: Index,
+    /// Bytes of an element in memory.
+    pub bytes: i64,
     /// Whether each lane accesses the next element; else all access the same.
     pub by_lane: bool,
     /// Elements from one iteration to the next.

@@ -23,6 +23,7 @@ pub(super) fn reduction(kernel: &Kernel, block: &[Stmt], level: VectorLevel) -> 
     let mut rest = behind;
     while let [stmt, behind @ ..] = rest
         && let Some(join) = lone(kernel, stmt)
+        && vector_lanes(&join.code, level) >= width
         && joins(&l, &join, width)
     {
         l.joins.push(join);
@@ -64,8 +65,7 @@ fn joins(l: &VectorLoop, join: &VectorLoop, width: u32) -> bool {
         of.is_some() && a.first % i64::from(width) == 0 && a.first >= 0 && end <= i64::from(l.lanes)
     };
     let pure = join.pointers.is_empty() && join.uniforms.is_empty() && join.loops.is_empty();
-    let same = vector_lanes(&join.code, VectorLevel::Avx512) >= vector_lanes(&l.code, VectorLevel::Avx512);
-    pure && same && join.lanes >= width && join.accumulators.iter().all(within)
+    pure && join.lanes >= width && join.accumulators.iter().all(within)
 }
 
 /// The last element of a register buffer that statements access.

@@ -3,7 +3,7 @@
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, Stmt};
 
-use super::find::elements;
+use super::find::{elements, unbounded};
 use super::{LoopForm, Op, UniformValue, VectorLoop};
 
 /// The loop together with the statements behind it that go on with it.
@@ -28,7 +28,7 @@ pub(super) fn with_rest(kernel: &Kernel, first: &VectorLoop, rest: &[Stmt]) -> O
 }
 
 fn goes_on(whole: &VectorLoop, next: &VectorLoop) -> bool {
-    let begins = next.lo == whole.hi || next.lo == whole.lo.maximum(&whole.hi, &|_: u32| (i64::MIN / 4, i64::MAX / 4));
+    let begins = next.lo == whole.hi || next.lo == whole.lo.maximum(&whole.hi, &unbounded);
     begins && next.form == LoopForm::Elements && same(whole, next)
 }
 

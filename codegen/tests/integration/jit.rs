@@ -202,3 +202,32 @@ fn padded_rows_read_whole_vectors_or_single_lanes() {
     let expected: Vec<f32> = (0..40).map(|i| if (5..35).contains(&i) { (i - 5) as f32 } else { -1.0 }).collect();
     assert_eq!(buffers[1], bytes(&expected));
 }
+
+/// An index is computed of what a register holds when the loop that wrote it has ended.
+#[test]
+fn registers_written_in_a_loop_make_indices_behind_it() {
+    let mut b = KernelBuilder::new("k");
+    let (x, y) = (b.param("x", DType::I64, 4, false), b.param("y", DType::I64, 64, true));
+    let sum = b.alloc("sum", DType::I64, 1, MemorySpace::Register);
+    let cell = Index::default();
+    b.store(sum, cell.clone(), Operand::Const(Scalar::i64(0)));
+    b.for_range("i", 4, LoopKind::Serial, |b, i| {
+        let (old, term) = (b.load(sum, cell.clone()), b.load(x, i));
+        let new = b.op(ScalarOp::Add, &[old, term]);
+        b.store(sum, cell.clone(), new);
+        Ok::<(), ()>(())
+    })
+    .unwrap();
+    let at = b.load(sum, cell);
+    let at = b.as_index(at).scale(3).offset(2);
+    b.store(y, at.clone(), Operand::Const(Scalar::i64(7)));
+    b.for_range("i", 3, LoopKind::Serial, |b, i| {
+        b.store(y, at.add(&i).offset(1), Operand::Const(Scalar::i64(9)));
+        Ok::<(), ()>(())
+    })
+    .unwrap();
+    let kernel = b.finish();
+    let words = |values: &[i64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let buffers = [words(&[1, 5, 2, 3]), words(&[0; 64])];
+    common::difference(&kernel, &common::compile(std::slice::from_ref(&kernel)), 0, &buffers, &[]).unwrap();
+}

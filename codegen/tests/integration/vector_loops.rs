@@ -326,6 +326,52 @@ fn rows_of_any_length_match_the_interpreter() {
     assert!(clif.contains("rows of elements"), "{clif}");
 }
 
+/// Serial loops of which an element needs what another has written: not one may become vectors.
+#[test]
+fn dependent_elements_are_computed_one_by_one() {
+    let loops: [fn(&mut KernelBuilder, [Buf; 2], &Index); 3] = [
+        // A running sum.
+        |b, [x, y], i| {
+            let (sum, term) = (b.load(y, i.clone()), b.load(x, i.clone()));
+            let sum = b.op(ScalarOp::Add, &[sum, term]);
+            b.store(y, i.offset(1), sum);
+        },
+        // The second of two writes to a place is that of a later element.
+        |b, [x, y], i| {
+            let value = b.load(x, i.clone());
+            b.store(y, i.offset(3), value);
+            b.store(y, i.clone(), Operand::Const(Scalar::f32(2.0)));
+        },
+        // Windows of elements overlap.
+        |b, [x, y], i| {
+            let value = b.load(x, i.clone());
+            b.for_range("r", 5, LoopKind::Serial, |b, r| {
+                b.store(y, i.add(&r), value);
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+        },
+    ];
+    let kernel = |body: fn(&mut KernelBuilder, [Buf; 2], &Index)| {
+        let mut b = KernelBuilder::new("dependent");
+        let buffers = [b.param("x", DType::F32, 100, false), b.param("y", DType::F32, 110, true)];
+        b.for_range("i", 100, LoopKind::Serial, |b, i| {
+            body(b, buffers, &i);
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+        b.finish()
+    };
+    let kernels: Vec<Kernel> = loops.into_iter().map(kernel).collect();
+    for isa in common::isas() {
+        let module = common::compile_for(&kernels, isa);
+        for (i, kernel) in kernels.iter().enumerate() {
+            let found = common::difference(kernel, &module, i, &contents(kernel, 5), &[]);
+            found.unwrap_or_else(|why| panic!("{isa}, loop {i}: {why}"));
+        }
+    }
+}
+
 /// How many of the random loops have code for wide vectors: nearly all with AVX-512, most with AVX2.
 #[test]
 fn most_loops_have_wide_vectors() {

@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
     /// Computes some rows of the output channels of a group.
     ///
     /// # Safety
-    /// `planes` are those of a group.
+    /// `planes` holds the input, the filters and the output of one group.
     unsafe fn rows(&self, level: IsaLevel, shape: &WindowShape, planes: GroupPlanes, rows: Range<usize>) {
         for first in rows.clone().step_by(self.stage.rows) {
             let rows = first..rows.end.min(first + self.stage.rows);

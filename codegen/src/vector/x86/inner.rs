@@ -139,9 +139,9 @@ impl Writer<'_> {
         Some(())
     }
 
-    /// Spills values until enough registers are free for the loop; those that only what follows it needs come first.
+    /// Spills values until enough registers are free for the loop.
     fn make_room(&mut self) -> Option<()> {
-        let total = if self.is_512() { 32 } else { 16 };
+        let total = self.vectors.count() as u8;
         loop {
             let taken = (0..total).filter(|r| matches!(self.vectors.held(*r), Held::Value(_) | Held::Pinned)).count();
             let fixed = (0..total).find(|r| matches!(self.vectors.held(*r), Held::Value(v) if self.is_fixed(v)));
@@ -157,7 +157,7 @@ impl Writer<'_> {
 
     /// Values in registers keep them, and no instruction of the loop may take one.
     fn keep(&mut self) -> Vec<(u8, ValueId)> {
-        let total = if self.is_512() { 32 } else { 16 };
+        let total = self.vectors.count() as u8;
         let mut kept = vec![];
         for register in 0..total {
             if let Held::Value(v) = self.vectors.held(register) {

@@ -223,7 +223,7 @@ impl<'l> Writer<'l> {
         self.asm.load(RCX, &count);
         self.asm.set(RAX, 0);
         self.elements()?;
-        self.bump(|p, bytes| p.per_row.saturating_mul(bytes))?;
+        self.bump(|p| p.per_row)?;
         self.asm.sub(left, 1);
         self.asm.jump_back(Condition::Greater, start);
         self.asm.land(&none);
@@ -239,7 +239,7 @@ impl<'l> Writer<'l> {
         self.body(0)?;
         self.asm.add(RAX, elements);
         if self.bumps() {
-            self.bump(|p, bytes| if p.by_lane { i64::from(elements) * bytes } else { 0 })?;
+            self.bump(|p| if p.by_lane { i64::from(elements) } else { 0 })?;
         }
         self.asm.sub(RCX, elements);
         self.asm.compare(RCX, elements);
@@ -265,7 +265,7 @@ impl<'l> Writer<'l> {
         for chunk in 0..self.l.lanes / self.lanes {
             self.body(chunk)?;
         }
-        self.bump(|p, bytes| p.advance.saturating_mul(bytes))?;
+        self.bump(|p| p.advance)?;
         self.asm.add(RAX, 1);
         self.asm.sub(RCX, 1);
         self.asm.jump_back(Condition::Greater, start);
@@ -278,33 +278,15 @@ impl<'l> Writer<'l> {
         self.l.form == LoopForm::Iterations || !self.l.loops.is_empty()
     }
 
-    /// Moves pointers by so many bytes, of elements of so many.
-    fn bump(&mut self, by: impl Fn(&super::Pointer, i64) -> i64) -> Option<()> {
+    /// Moves pointers by so many elements.
+    fn bump(&mut self, by: impl Fn(&super::Pointer) -> i64) -> Option<()> {
         for (p, register) in self.l.pointers.iter().zip(GENERAL) {
-            let advance = i32::try_from(by(p, self.element_bytes(p) as i64)).ok()?;
+            let advance = i32::try_from(by(p).checked_mul(p.bytes)?).ok()?;
             if advance != 0 {
                 self.asm.add(register, advance);
             }
         }
         Some(())
-    }
-
-    /// Bytes of an element in memory.
-    fn element_bytes(&self, p: &super::Pointer) -> usize {
-        let index = self.l.pointers.iter().position(|q| std::ptr::eq(p, q));
-        let of = |op: &Op| match op {
-            Op::Load { place, .. }
-            | Op::LoadHalf { place, .. }
-            | Op::Store { place, .. }
-            | Op::StoreHalf { place, .. }
-                if Some(place.pointer as usize) == index =>
-            {
-                Some(place.dtype.size())
-            }
-            _ => None,
-        };
-        // A pointer that nothing uses any more does not matter.
-        self.l.code.iter().find_map(|i| of(&i.op)).unwrap_or(1)
     }
 
     /// Reads accumulators into registers that they keep.
@@ -395,8 +377,7 @@ impl<'l> Writer<'l> {
     /// Sets neighbouring registers apart; `None` if too few would be left.
     fn pin_next(&mut self, count: u32, working: usize) -> Option<u8> {
         let first = self.vectors.free()?;
-        let total = if self.is_512() { 32 } else { 16 };
-        if first as usize + count as usize + working > total {
+        if first as usize + count as usize + working > self.vectors.count() {
             return None;
         }
         (first..first + count as u8).for_each(|r| self.vectors.set(r, Held::Pinned));

@@ -27,6 +27,10 @@ impl Registers {
         Registers { held: vec![Held::Nothing; count], locked: 0 }
     }
 
+    pub fn count(&self) -> usize {
+        self.held.len()
+    }
+
     pub fn set(&mut self, register: u8, held: Held) {
         self.held[register as usize] = held;
     }

@@ -56,7 +56,7 @@ impl Writer<'_> {
 
     /// Frees the registers of values that nothing uses any more.
     fn end(&mut self) {
-        for r in 0..if self.is_512() { 32 } else { 16 } {
+        for r in 0..self.vectors.count() as u8 {
             if let Held::Value(v) = self.vectors.held(r)
                 && !self.is_used_later(v)
             {
