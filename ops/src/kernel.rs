@@ -8,7 +8,7 @@ use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Rem, Sub};
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::extent::Axes;
-use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
+use tensorc_ir::index::{Atom, Index, delinearize, linearize, unbounded};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::OpError;
 use tensorc_ir::prim::Prim;
@@ -362,6 +362,11 @@ impl KernelScope {
 
 /// Row-major coordinates of `offset`, which lies in `0..dims.product()`.
 pub fn coordinates(offset: &Index, dims: &(impl Axes + ?Sized)) -> Vec<Index> {
+    // No variable of a sum exceeds the sum. What is divided does.
+    let summed = |(atom, factor): &(Atom, Extent)| matches!(atom, Atom::Var(_)) && factor.is_surely_from(1);
+    if !offset.terms.iter().all(summed) || !offset.constant.is_surely_from(0) {
+        return delinearize(offset, dims, &unbounded);
+    }
     let last = dims.count().last_position();
     delinearize(offset, dims, &|_: u32| (Extent::ZERO, last))
 }
