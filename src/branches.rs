@@ -2,8 +2,8 @@
 //! may depend on symbols, so that one import is for many shapes.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tensorc_frontend::onnx::{ImportOptions, ImportedValue, OnnxError, OnnxModel, import};
 use tensorc_ir::diag::Result as TypeResult;
@@ -31,10 +31,12 @@ enum Deciding {
     Nothing,
     Integers,
     Floats,
+    /// All that is known before a run does not suffice: the host runs branches and loops.
+    Host,
 }
 
 impl Deciding {
-    const ALL: [Deciding; 3] = [Deciding::Nothing, Deciding::Integers, Deciding::Floats];
+    const ALL: [Deciding; 4] = [Deciding::Nothing, Deciding::Integers, Deciding::Floats, Deciding::Host];
 }
 
 /// Values of inputs by name.
@@ -47,6 +49,8 @@ pub(crate) struct Branches {
     deciding: AtomicU8,
     /// By values that decide.
     known: ProgramCache<Arc<Parts>>,
+    /// The model whose branches and loops the host runs.
+    hosted: OnceLock<Arc<Parts>>,
 }
 
 /// What is imported, types and values of inputs aside.
@@ -69,7 +73,8 @@ impl Branches {
     }
 
     fn new(file: ModelFile) -> Branches {
-        Branches { file: file.into(), deciding: AtomicU8::default(), known: ProgramCache::new(MAX_KNOWN) }
+        let (deciding, known, hosted) = (AtomicU8::default(), ProgramCache::new(MAX_KNOWN), OnceLock::new());
+        Branches { file: file.into(), deciding, known, hosted }
     }
 
     /// The same model with a constant in place of an input.
@@ -83,6 +88,21 @@ impl Branches {
     /// The model of which `inputs` has the inputs, as it is for any values of them.
     pub fn parts(&self, inputs: Graph) -> Parts {
         Parts::importing(inputs, self.import(vec![]))
+    }
+
+    /// Whether nothing less than a run decides the branches and loops.
+    pub fn are_hosted(&self) -> bool {
+        self.deciding() == Deciding::Host
+    }
+
+    /// The model as it is for any types and values of its inputs: the host runs branches and loops.
+    pub fn hosted(&self, compiler: &Compiler) -> Result<Arc<Parts>, Error> {
+        if let Some(parts) = self.hosted.get() {
+            return Ok(parts.clone());
+        }
+        let options = ImportOptions { hosted: true, ..ImportOptions::default() };
+        let parts = Arc::new(Parts::of(self.file.import(compiler, options)?));
+        Ok(self.hosted.get_or_init(|| parts).clone())
     }
 
     /// The model of which `inputs` has the inputs, as it is for the given values of some of them.
@@ -99,7 +119,7 @@ impl Branches {
 
     fn import(&self, values: Values) -> Arc<Import> {
         let file = self.file.clone();
-        Arc::new(move |compiler, inputs| file.import(compiler, inputs, &values))
+        Arc::new(move |compiler, inputs| file.import_for(compiler, inputs, &values))
     }
 
     fn deciding(&self) -> Deciding {
@@ -111,7 +131,9 @@ impl Branches {
         let deciding = self.deciding();
         let decides = move |t: &Tensor| {
             let kind = if t.dtype().is_float() { Deciding::Floats } else { Deciding::Integers };
-            kind <= deciding && t.dims().iter().product::<u64>() <= MAX_DECIDING_ELEMENTS as u64
+            kind <= deciding
+                && deciding != Deciding::Host
+                && t.dims().iter().product::<u64>() <= MAX_DECIDING_ELEMENTS as u64
         };
         inputs.iter().enumerate().filter(move |(_, t)| decides(t))
     }
@@ -141,8 +163,7 @@ impl Branches {
 
 impl ModelFile {
     /// The model for types of its inputs, some of them with values.
-    fn import(&self, compiler: &Compiler, inputs: &Graph, values: &[(String, TensorData)]) -> Result<Graph, Error> {
-        let fail = |source| Error::Onnx { path: self.path.clone(), source: Box::new(source) };
+    fn import_for(&self, compiler: &Compiler, inputs: &Graph, values: &[(String, TensorData)]) -> Result<Graph, Error> {
         let shape = |node: &NodeId| {
             let ty = inputs.dense(Value { node: *node, port: 0 })?;
             Ok((&*inputs.node(*node).name, ty.dims))
@@ -150,15 +171,15 @@ impl ModelFile {
         let shapes = inputs.inputs().iter().map(shape).collect::<TypeResult<Vec<(&str, Extents)>>>()?;
         let shapes: Vec<(&str, &Extents)> = shapes.iter().map(|(name, dims)| (*name, dims)).collect();
         let analysis = |graph: &Graph, v: Value| known(compiler, graph, v, values);
-        let fixed: Vec<(&str, TensorData)> = self.fixed.iter().map(|(n, data)| (n.as_str(), data.clone())).collect();
+        let options = ImportOptions { shapes: &shapes, analysis: Some(&analysis), ..ImportOptions::default() };
+        self.import(compiler, options)
+    }
+
+    fn import(&self, compiler: &Compiler, options: ImportOptions<'_>) -> Result<Graph, Error> {
+        let fail = |source| Error::Onnx { path: self.path.clone(), source: Box::new(source) };
+        let values: Vec<(&str, TensorData)> = self.fixed.iter().map(|(n, data)| (n.as_str(), data.clone())).collect();
         let lengths: Vec<(&str, usize)> = self.lengths.iter().map(|(name, n)| (name.as_str(), *n)).collect();
-        let options = ImportOptions {
-            shapes: &shapes,
-            lengths: &lengths,
-            values: &fixed,
-            analysis: Some(&analysis),
-            ..ImportOptions::default()
-        };
+        let options = ImportOptions { lengths: &lengths, values: &values, ..options };
         let model = OnnxModel::open_with(&self.path, compiler.read_options()).map_err(fail)?;
         Ok(import(model, compiler.registry(), &options).map_err(fail)?.graph)
     }

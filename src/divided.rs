@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::DenseType;
-use tensorc_ir::graph::Graph;
-use tensorc_passes::parts::{Facts, PartShape};
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::flow::Flow;
+use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::{DenseType, TensorData};
+use tensorc_passes::parts::{Facts, HostCall, PartShape};
 use tensorc_runtime::plan::SharedArena;
 
 use crate::cache::ProgramCache;
@@ -40,6 +42,21 @@ impl DividedModel {
     /// The graph.
     pub fn graph(&self) -> &Graph {
         self.parts.graph()
+    }
+
+    /// What the host computes after a part, of the values that are known.
+    ///
+    /// # Errors
+    /// An operator does not take its operands, or a body of a branch or loop fails.
+    pub fn host<E: From<Error> + From<Diagnostic>>(
+        &self,
+        compiler: &Compiler,
+        call: &HostCall,
+        value: impl Fn(Value) -> Result<TensorData, E>,
+    ) -> Result<Vec<(Value, TensorData)>, E> {
+        let mut run = self.parts.flow_runner(compiler);
+        let mut flow = |node, flow: &Flow, operands: &[TensorData]| Ok(run(node, flow, operands)?);
+        call.run(self.graph(), compiler.registry(), value, &mut flow)
     }
 
     /// Whether what is to be added to parts can be, as far as that is seen without numbers.

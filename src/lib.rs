@@ -30,6 +30,7 @@ mod divided;
 mod error;
 pub mod gpu;
 mod gpu_kernels;
+mod host_flows;
 mod hot_session;
 mod key;
 mod limits;

@@ -115,12 +115,19 @@ impl Model {
         }
     }
 
-    /// The graph for inputs of the given types, in signature order.
+    /// The graph for inputs of the given types, in signature order. Branches and loops that types do not decide belong to the host
+    /// ([`tensorc_ir::flow::Flow::by_host`]).
     ///
     /// # Errors
-    /// The types contradict the model, or do not say which of its branches are taken.
+    /// The types contradict the model.
     pub fn graph_for(&self, types: &[DenseType]) -> Result<Graph, Error> {
-        self.parts_for(&[])?.graph_for(&self.compiler, types)
+        let graph = self.parts_for(&[])?.graph_for(&self.compiler, types);
+        match (&self.open, &graph) {
+            (Some((Open::Branches(branches), _)), Err(Error::Onnx { source, .. })) if source.is_undecided() => {
+                branches.hosted(&self.compiler)?.graph_for(&self.compiler, types)
+            }
+            _ => graph,
+        }
     }
 
     /// The next part as it is compiled for what is known and for many other numbers.
@@ -132,6 +139,7 @@ impl Model {
     fn parts_for(&self, values: &[(String, TensorData)]) -> Result<Arc<Parts>, Error> {
         match &self.open {
             Some((Open::Lists(lists), _)) => Err(lists.unknown()),
+            Some((Open::Branches(branches), _)) if branches.are_hosted() => branches.hosted(&self.compiler),
             Some((Open::Branches(branches), _)) if !values.is_empty() => branches.parts_for(self.graph(), values),
             _ => Ok(self.parts.clone()),
         }

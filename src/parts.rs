@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tensorc_ir::DenseType;
 use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::flow::Flow;
+use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::bind;
 use tensorc_passes::parts::{Facts, PartShape, PartsRun, next_part};
 use tensorc_passes::template::TemplateRequest;
@@ -15,6 +16,7 @@ use crate::cache::ProgramCache;
 use crate::compile::Report;
 use crate::compiler::Compiler;
 use crate::error::Error;
+use crate::host_flows::HostFlows;
 use crate::key::ProgramKey;
 use crate::part_code::{PartCode, RunCode};
 use crate::session::SessionCode;
@@ -30,6 +32,7 @@ pub(crate) struct Parts {
     templates: Templates,
     states: StateOwner,
     later: ProgramCache<Arc<CompiledPart>>,
+    flows: HostFlows,
 }
 
 /// What parts are made from.
@@ -57,7 +60,8 @@ impl Parts {
     /// Of a graph as a front end made it, of which nothing is compiled yet.
     pub fn of(graph: Graph) -> Parts {
         let (later, source) = (ProgramCache::new(MAX_LATER_PARTS), PartSource { graph, import: None, derive: None });
-        Parts { source, templates: Templates::default(), states: StateOwner::Run, later }
+        let (templates, flows) = (Templates::default(), HostFlows::default());
+        Parts { source, templates, states: StateOwner::Run, later, flows }
     }
 
     /// Of a model that is imported for the types of its inputs, which are those of `inputs`.
@@ -217,6 +221,14 @@ impl Parts {
         Ok(CompiledPart { code: PartCode::Own(Box::new(code)), shape })
     }
 
+    /// What runs branches and loops of the graph that belong to the host.
+    pub fn flow_runner<'a>(
+        &'a self,
+        compiler: &'a Compiler,
+    ) -> impl FnMut(NodeId, &Flow, &[TensorData]) -> Result<Vec<TensorData>, Error> + 'a {
+        move |node, flow, operands| self.flows.run(compiler, (self.graph(), node), flow, operands)
+    }
+
     /// A part after the first.
     fn later(&self, compiler: &Compiler, facts: &Facts) -> Result<Arc<CompiledPart>, Error> {
         self.later
@@ -301,8 +313,9 @@ impl LaterParts {
     ) -> Result<PartsRun<'_>, Error> {
         let mut run = PartsRun::new(self.parts.graph(), inputs.iter().map(|t| t.0.clone()));
         let (mut shape, mut part) = (&self.first, None::<Arc<CompiledPart>>);
+        let mut flow = self.parts.flow_runner(compiler);
         loop {
-            run.add(shape, results.into_iter().map(|t| t.0).collect(), compiler.registry())?;
+            run.add(shape, results.into_iter().map(|t| t.0).collect(), compiler.registry(), &mut flow)?;
             if shape.is_last() {
                 return Ok(run);
             }

@@ -399,9 +399,8 @@ impl OptJob<'_> {
                     None => self.show_graph(&mut closed)?,
                 };
                 for call in &shape.hosts {
-                    let node = graph.node(call.node);
-                    let NodeKind::Op(op) = &node.kind else { continue };
-                    let _ = writeln!(text, "// then %{} = {} on the host", node.name, op.def.name);
+                    let (name, operator) = (&graph.node(call.node).name, call.operator(graph));
+                    let _ = writeln!(text, "// then %{name} = {operator} on the host");
                 }
                 if shape.is_last() {
                     break;

@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::extent::Extent;
 use crate::graph::{Graph, NodeId, NodeKind, Value};
+use crate::op::Compute;
 use crate::prim::Prim;
 use crate::types::DenseType;
 use tensorc_abi::DType;
@@ -32,6 +33,10 @@ pub struct Flow {
     /// Two of a conditional, the one for a condition that holds first; one of a loop. What a loop carries is updated by its
     /// body ([`Graph::updates`]).
     pub bodies: Vec<Graph>,
+    /// Whether the host runs the bodies, each compiled by itself, because types differ from one iteration to the next or follow from
+    /// values. What such a loop carries is then among the outputs of its body, behind what is stacked. It has as many
+    /// iterations as there are rows of what is scanned, or until the condition fails, and stacks as many rows.
+    pub by_host: bool,
 }
 
 impl PartialEq for Flow {
@@ -97,6 +102,9 @@ impl Flow {
                 }
             }
             (FlowKind::Loop(repeat), [body]) => {
+                if self.by_host {
+                    return hosted(repeat, body);
+                }
                 if !repeat.is_bounded() {
                     return Err("nothing says how often the loop runs, or what is stacked has no known length".into());
                 }
@@ -130,6 +138,19 @@ impl Flow {
             (FlowKind::Loop(repeat), [body]) => body.repeated(repeat),
             _ => Err("the bodies are not two of a branch or one of a loop".into()),
         }
+    }
+}
+
+/// The rules of a loop that the host runs.
+fn hosted(repeat: &Loop, body: &Graph) -> Result<(), String> {
+    let ends = repeat.conditional || !repeat.scanned.is_empty();
+    if repeat.trips.is_some() || !ends || repeat.stacked.contains(&true) {
+        return Err("the host takes a loop's length from its rows or its condition, and stacks rows forward".into());
+    }
+    let fits = body.inputs().len() >= repeat.own_inputs() && body.outputs().len() == repeat.outputs() + repeat.carried;
+    match fits && body.updates().is_empty() {
+        true => Ok(()),
+        false => Err("the body has other inputs or results than the loop".into()),
     }
 }
 
@@ -181,6 +202,15 @@ impl Graph {
         }
     }
 
+    /// Whether the host computes a node between two parts of the graph.
+    pub fn is_by_host(&self, node: NodeId) -> bool {
+        match &self.node(node).kind {
+            NodeKind::Op(op) => matches!(op.def.compute, Compute::Host(_)),
+            NodeKind::Prim(Prim::Flow(flow)) => flow.by_host,
+            _ => false,
+        }
+    }
+
     /// The bodies of its flows, without those that are nested in them.
     pub fn bodies(&self) -> impl Iterator<Item = &Graph> {
         self.node_ids().into_iter().filter_map(|node| self.flow(node)).flat_map(|flow| &flow.bodies)
@@ -217,7 +247,7 @@ impl Graph {
         for body in &mut bodies {
             any |= change(body)?;
         }
-        *flow = Flow { kind: flow.kind.clone(), bodies }.into();
+        *flow = Flow { bodies, ..(**flow).clone() }.into();
         Ok(any)
     }
 }

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 pub use crate::demand::Check;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::dim::DimTable;
+use crate::flow::Flow;
 use crate::op::OpRef;
 use crate::params::Params;
 use crate::prim::Prim;
@@ -212,6 +213,19 @@ impl Graph {
     /// Adds a primitive with known result types.
     pub fn add_prim(&mut self, name: impl Into<Arc<str>>, prim: Prim, inputs: &[Value], types: &[DenseType]) -> NodeId {
         let node = self.insert(NodeKind::Prim(prim), name.into(), types.iter().cloned().map(TensorType::from));
+        self.connect(node, inputs);
+        node
+    }
+
+    /// Adds a branch or loop whose result types need not be known.
+    pub fn add_flow(
+        &mut self,
+        name: impl Into<Arc<str>>,
+        flow: Flow,
+        inputs: &[Value],
+        types: impl IntoIterator<Item = TensorType>,
+    ) -> NodeId {
+        let node = self.insert(NodeKind::Prim(Prim::Flow(flow.into())), name.into(), types);
         self.connect(node, inputs);
         node
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tensorc_abi::FindOp;
-use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::{DType, DenseType, Extent};
 use tensorc_passes::parts::{Facts, HostCall, HostOperand, MAX_EXTENT, PartShape, ShapeSource, SourceKind, next_part};
 use tensorc_passes::template::{Place, Template};
@@ -96,6 +96,10 @@ impl<'a> PartRequest<'a> {
     /// The model does not take them.
     pub fn typed(&self, types: &[DenseType]) -> Result<(Graph, PartShape), Error> {
         let mut graph = self.model.graph_for(&types[..self.model.graph().inputs().len()])?;
+        if let Some(node) = graph.node_ids().into_iter().find(|node| graph.flow(*node).is_some_and(|flow| flow.by_host))
+        {
+            return Err(hosted(&graph, node));
+        }
         let facts = match self.is_first() {
             true => Facts::of_inputs(&graph, types),
             false => self.facts(types),
@@ -326,15 +330,18 @@ fn most_of_output(variants: &[Variant], output: usize) -> Most {
     Most { dtype, dims, bytes }
 }
 
+fn hosted(graph: &Graph, node: NodeId) -> Error {
+    let why = "a branch or loop whose types follow from values, which artifacts do not run";
+    Error::Artifact(format!("`{}`: {why}", graph.node(node).name))
+}
+
 /// What an operator of the host looks for.
 ///
 /// # Errors
 /// It is none that finds elements as the run-time library does.
 pub fn find_op(graph: &Graph, call: &HostCall, first: usize) -> Result<FindOp, Error> {
     let node = graph.node(call.node);
-    let NodeKind::Op(op) = &node.kind else {
-        return Err(Error::Internal(format!("`{}` is no operator of the host", node.name)));
-    };
+    let NodeKind::Op(op) = &node.kind else { return Err(hosted(graph, call.node)) };
     let Some(finds) = &op.def.finds else {
         let why = "is an operator that artifacts do not compute";
         return Err(Error::Artifact(format!("`{}`: {} {why}", node.name, op.def.name)));

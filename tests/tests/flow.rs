@@ -21,7 +21,7 @@ use crate::support::onnx_models::{
     branch, encoded, f32s, graph, i64s, int, ints, model, node, opset, untyped, value, with,
 };
 
-fn load(graph: GraphProto, options: Options) -> (TempDir, Result<Model, Error>) {
+pub fn load(graph: GraphProto, options: Options) -> (TempDir, Result<Model, Error>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("flow.onnx");
     let proto = ModelProto { opset_import: vec![opset("", 18)], ..model(graph) };
@@ -29,7 +29,7 @@ fn load(graph: GraphProto, options: Options) -> (TempDir, Result<Model, Error>) 
     (dir, Compiler::new(options).unwrap().load(path))
 }
 
-fn loaded(graph: GraphProto) -> (TempDir, Model) {
+pub fn loaded(graph: GraphProto) -> (TempDir, Model) {
     let (dir, model) = load(graph, Options { poison: true, ..options() });
     (dir, model.unwrap_or_else(|e| panic!("{e}")))
 }
@@ -45,7 +45,7 @@ fn floats(model: &Model, inputs: &[(&str, Tensor)]) -> Vec<Vec<f32>> {
 }
 
 /// Results of a model are the bits of the reference interpreter, up to the last ones of functions and sums.
-fn agrees(model: &Model, inputs: &[(&str, Tensor)]) {
+pub fn agrees(model: &Model, inputs: &[(&str, Tensor)]) {
     let data = inputs
         .iter()
         .map(|(_, t)| TensorData::new(DenseType::new(t.dtype(), t.dims()), t.bytes().to_vec().into()).unwrap());

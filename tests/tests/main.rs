@@ -17,6 +17,7 @@ mod gpu;
 mod gpu_arrays;
 mod gpu_open;
 mod groups;
+mod hosted;
 mod kvstore;
 mod libraries;
 mod limits;

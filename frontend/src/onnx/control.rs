@@ -54,6 +54,10 @@ impl Importer<'_> {
             }
             return Ok(Ok(()));
         }
+        if self.options.hosted {
+            let results = self.hosted_branches(&condition, [then, otherwise], opsets, label);
+            return self.settle(node.output, results);
+        }
         let first = self.next_node();
         let then = self.inline(then, &[], opsets, label)?;
         let otherwise = self.inline(otherwise, &[], opsets, label)?;

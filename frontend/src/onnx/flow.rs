@@ -25,6 +25,7 @@ use super::writer::{NodeWriter, ints};
 type Typed = (Value, DenseType);
 
 /// A loop with a body, before it is decided whether it stays one.
+#[derive(Clone)]
 pub(super) struct LoopSite<'s> {
     pub body: &'s Body<'s>,
     /// The most iterations, if that is known. It may depend on symbols.
@@ -85,9 +86,12 @@ impl Importer<'_> {
         self.scalar_of(&name, DType::I64, label)
     }
 
-    /// A scalar with the one element of a tensor.
+    /// A scalar with the one element of a tensor. The host takes tensors of one element as they are.
     fn scalar_of(&mut self, name: &str, dtype: DType, label: &Arc<str>) -> Result<String, Stop> {
-        let (_, ty) = self.dense_tensor(name)?;
+        let ty = match self.dense_tensor(name) {
+            Err(Stop::Unsupported(why)) if why == UNDECIDED && self.options.hosted => return Ok(name.to_owned()),
+            found => found?.1,
+        };
         match (ty.dtype == dtype && ty.len() == 1, ty.dims.is_empty()) {
             (true, true) => Ok(name.to_owned()),
             (true, false) => Ok(NodeWriter { importer: self, label }.node("Squeeze", &[name], vec![])?),
@@ -126,8 +130,12 @@ impl Importer<'_> {
             bodies.push(body.graph);
         }
         let args: Vec<Value> = [condition].into_iter().chain(captured.values.iter().map(|(v, _)| *v)).collect();
-        let node =
-            self.graph.add_prim(label.clone(), Prim::Flow(Flow { kind: FlowKind::If, bodies }.into()), &args, &types);
+        let node = self.graph.add_prim(
+            label.clone(),
+            Prim::Flow(Flow { kind: FlowKind::If, bodies, by_host: false }.into()),
+            &args,
+            &types,
+        );
         for (port, [output, ..]) in results.iter().enumerate() {
             self.values.insert((*output).to_owned(), Meaning::Tensor(Value { node, port: port as u16 }));
         }
@@ -231,7 +239,7 @@ impl Importer<'_> {
     }
 
     /// Names of what a loop gives: what is carried, and what is stacked, as long as it is and along its axis.
-    fn named(&mut self, site: &LoopSite<'_>, made: &[Value], carried: usize) -> Result<Vec<String>, Stop> {
+    pub(super) fn named(&mut self, site: &LoopSite<'_>, made: &[Value], carried: usize) -> Result<Vec<String>, Stop> {
         let label = site.body.label().clone();
         let mut names: Vec<String> = vec![];
         for value in made {
@@ -257,7 +265,7 @@ impl Importer<'_> {
     }
 
     /// The condition for a further iteration.
-    fn next_iteration(
+    pub(super) fn next_iteration(
         &mut self,
         site: &LoopSite<'_>,
         condition: &str,
@@ -274,7 +282,7 @@ impl Importer<'_> {
     }
 
     /// The condition for the first iteration.
-    fn first_iteration(&mut self, site: &LoopSite<'_>, label: &Arc<str>) -> Result<String, Stop> {
+    pub(super) fn first_iteration(&mut self, site: &LoopSite<'_>, label: &Arc<str>) -> Result<String, Stop> {
         let given = site.condition.as_ref().map(|name| self.scalar_of(name, DType::Bool, label)).transpose()?;
         let mut writer = NodeWriter { importer: self, label };
         let Some(limit) = &site.limit else {
@@ -323,17 +331,16 @@ impl Importer<'_> {
             args.push(self.dense_tensor(&name)?.0);
         }
         args.extend(carried.iter().chain(scanned).chain(&captured.values).map(|(v, _)| *v));
-        let flow = Flow { kind: FlowKind::Loop(repeat), bodies };
+        let flow = Flow { kind: FlowKind::Loop(repeat), bodies, by_host: false };
         let node = self.graph.add_prim(label, Prim::Flow(flow.into()), &args, &types);
         self.outlines = true;
         Ok((0..types.len() as u16).map(|port| Value { node, port }).collect())
     }
 
     /// A tensor with the axis that a loop goes along in front.
-    fn along_first(&mut self, name: &str, axis: i64, label: &Arc<str>) -> Result<String, Stop> {
-        self.open_extent(name, axis)?;
-        let rank = self.dense_tensor(name)?.1.rank() as i64;
-        let axis = axis.rem_euclid(rank.max(1));
+    pub(super) fn along_first(&mut self, name: &str, axis: i64, label: &Arc<str>) -> Result<String, Stop> {
+        let rank = self.axis_in(name, axis)?;
+        let axis = axis.rem_euclid(rank);
         let order: Vec<i64> = [axis].into_iter().chain((0..rank).filter(|a| *a != axis)).collect();
         self.transposed_by(name, &order, label)
     }
@@ -343,10 +350,7 @@ impl Importer<'_> {
         if axis == 0 {
             return Ok(name.to_owned());
         }
-        let rank = self.dense_tensor(name)?.1.rank() as i64;
-        if !(-rank..rank).contains(&axis) {
-            return unsupported(&format!("it builds a tensor of rank {rank} along axis {axis}"));
-        }
+        let rank = self.axis_in(name, axis)?;
         let axis = axis.rem_euclid(rank);
         let mut order: Vec<i64> = (1..rank).collect();
         order.insert(axis as usize, 0);

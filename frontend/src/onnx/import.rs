@@ -26,6 +26,7 @@ use super::load::{NEWEST_OPSET, OnnxModel, Opsets, STANDARD_DOMAIN, canonical_do
 use super::meaning::{Meaning, element_name};
 use super::order::data_flow_order;
 use super::proto::{GraphProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto};
+use super::scope::Scope;
 use super::tensor::{read_sparse_tensor, read_tensor};
 use super::unsupported::Unsupported;
 use super::upgrade::{ValueFacts, WITHOUT_EFFECT, upgrade};
@@ -67,6 +68,8 @@ pub struct ImportOptions<'a> {
     /// Inference with constant folding, to decide the conditions of `If`. Without it only
     /// constants in the model are known.
     pub analysis: Option<&'a Analysis<'a>>,
+    /// Whether the host runs branches and loops of which too little is known: each body is compiled by itself, when it comes up.
+    pub hosted: bool,
 }
 
 /// Imports the main graph of a model.
@@ -131,6 +134,8 @@ fn import_graph(
         made_inputs: vec![],
         declared: Declarations::default(),
         invalid: None,
+        outer: vec![],
+        captured: vec![],
     };
     let defaults = importer.inputs(&source.input)?;
     importer.check_options(&source.input)?;
@@ -183,7 +188,7 @@ pub(super) struct Importer<'a> {
     /// What is imported lies in a branch that may not be taken.
     pub(super) speculative: bool,
     /// Nodes whose types are not inferred yet: that is done only when a rule asks for one, and at the end.
-    pending: Vec<NodeId>,
+    pub(super) pending: Vec<NodeId>,
     pub(super) unsupported: Unsupported,
     /// Whether bodies of branches and loops were taken out of the graph, and the inputs made up for them.
     pub(super) outlines: bool,
@@ -192,13 +197,19 @@ pub(super) struct Importer<'a> {
     pub(super) declared: Declarations,
     /// The first thing that is wrong with the model in the eyes of an operator.
     pub(super) invalid: Option<OnnxError>,
+    /// The graphs around the one that is imported, outermost first, and the names that it uses of them.
+    pub(super) outer: Vec<Scope>,
+    pub(super) captured: Vec<String>,
 }
 
 impl Importer<'_> {
     /// Imports the nodes of one graph; `outputs` must be among the values then known.
     pub(super) fn nodes(&mut self, nodes: Vec<ScopedNode>, outputs: &[ValueInfoProto]) -> Result<(), OnnxError> {
         self.files.budget.take_nodes(nodes.len() as u64)?;
-        let available = |name: &str| self.values.contains_key(name) || self.stored.contains_key(name);
+        let available = |name: &str| {
+            let known = self.values.contains_key(name) || self.stored.contains_key(name);
+            known || self.outer.iter().any(|scope| scope.has(name))
+        };
         let order = data_flow_order(&nodes, available, outputs)?;
         self.taken.extend(nodes.iter().flat_map(|n| n.node.output.iter()).cloned());
         let mut nodes: Vec<Option<ScopedNode>> = nodes.into_iter().map(Some).collect();
@@ -222,11 +233,8 @@ impl Importer<'_> {
         Ok(self.values.get(name).cloned().unwrap_or(Meaning::Reported))
     }
 
-    fn load(&mut self, name: &str) -> Result<(), OnnxError> {
-        if !self.values.contains_key(name) {
-            self.stored_constant(name)?;
-        }
-        Ok(())
+    pub(super) fn load(&mut self, name: &str) -> Result<(), OnnxError> {
+        if self.values.contains_key(name) { Ok(()) } else { self.capture(name) }
     }
 
     /// The tensor that a name is known to stand for.
@@ -301,6 +309,9 @@ impl Importer<'_> {
             "If" => return self.if_node(node, opsets, label),
             "Loop" | "Scan" => return self.repeated(node, opsets, label),
             _ => {}
+        }
+        for input in node.input.iter().filter(|i| !i.is_empty()) {
+            self.load(input)?;
         }
         if self.is_list_node(&node) {
             return self.list_node(node, opsets, label);

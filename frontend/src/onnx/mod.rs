@@ -3,8 +3,8 @@
 //! A model file is read and decoded without its weights, which stay where they are ([`load`], [`files`]), checked against the rules of ONNX ([`check`]),
 //! model-local functions are expanded ([`functions`]), nodes are brought into their newest form ([`upgrade`]) and become
 //! operators of a graph ([`import()`]), whose types are compared with those that the model declares ([`declared`]).
-//! Branches are taken or computed both ([`control`]), loops written out ([`unroll`]), sequences and optional values are
-//! known by their elements ([`lists`]).
+//! Branches are taken ([`control`]), loops written out ([`unroll`]), or both stay in the graph ([`flow`]) or are run by the host
+//! ([`hosted`]); sequences and optional values are known by their elements ([`lists`]).
 //!
 //! Nothing in a file is trusted: whatever its bytes, the result is a graph or a typed error, in memory that is bounded by the
 //! size of the file ([`limits`]).
@@ -19,6 +19,7 @@ pub mod files;
 mod flex_attention;
 mod flow;
 pub mod functions;
+mod hosted;
 mod import;
 mod inputs;
 pub mod limits;
@@ -27,6 +28,7 @@ pub mod load;
 mod meaning;
 mod order;
 pub mod proto;
+mod scope;
 mod skeleton;
 pub mod tensor;
 mod unroll;

@@ -169,22 +169,42 @@ impl Importer<'_> {
         let collected = body.graph.output.len() - 1 - initial.len();
         let (most, condition) = (self.bound(node, 0)?, self.bound(node, 1)?);
         let ends_at_once = condition.is_none() || most.is_none();
-        let mut site = LoopSite {
+        let site = LoopSite {
             body,
             trips: most.known(),
             limit: most.open().map(|name| self.single(name, body.label)).transpose()?,
             condition: condition.open(),
             conditioned: condition != Bound::Absent,
-            initial: initial.clone(),
+            initial,
             scanned: vec![],
             stacked: vec![Direction::default(); collected],
             cut: false,
             counts: true,
         };
-        let ends = most != Bound::Absent || condition != Bound::Absent;
+        let in_plan = self.loop_in_plan(&site, &most, &condition);
+        self.or_hosted(in_plan, &site, !ends_at_once)
+    }
+
+    /// What a loop gives, or the loop that the host runs if too little is known of it.
+    fn or_hosted(
+        &mut self,
+        results: Result<Vec<String>, Stop>,
+        site: &LoopSite<'_>,
+        runs: bool,
+    ) -> Result<Vec<String>, Stop> {
+        match results {
+            Err(Stop::Unsupported(why)) if why == UNDECIDED && runs && self.options.hosted => self.hosted_loop(site),
+            results => results,
+        }
+    }
+
+    /// A `Loop` as a loop of a plan, or as copies of its body.
+    fn loop_in_plan(&mut self, site: &LoopSite<'_>, most: &Bound, condition: &Bound) -> Result<Vec<String>, Stop> {
+        let ends_at_once = condition.is_none() || most.is_none();
+        let ends = *most != Bound::Absent || *condition != Bound::Absent;
         if ends
             && !ends_at_once
-            && let Some(results) = self.kept(&site)?
+            && let Some(results) = self.kept(site)?
         {
             return Ok(results);
         }
@@ -194,14 +214,15 @@ impl Importer<'_> {
             false => {
                 let most = most.known().map(copies).transpose()?;
                 let condition = condition.known().map(|n| n != Extent::ZERO);
-                self.loop_copies(body, Iterated::new(initial, collected), most, condition)
+                let done = Iterated::new(site.initial.clone(), site.stacked.len());
+                self.loop_copies(site.body, done, most, condition)
             }
         };
         match copied {
             Err(Stop::Unsupported(why)) if why == UNDECIDED && self.options.analysis.is_some() && !ends_at_once => {
                 // All that is known of shapes and values does not decide it.
-                site.cut = site.conditioned && site.trips.is_some();
-                let results = if site.cut { self.tried(&site)? } else { None };
+                let cut = site.conditioned && site.trips.is_some();
+                let results = if cut { self.tried(&LoopSite { cut, ..site.clone() })? } else { None };
                 results.map_or_else(|| unsupported(UNDECIDED), Ok)
             }
             copied => copied,
@@ -297,16 +318,9 @@ impl Importer<'_> {
         body.expect(node.input.len(), initial.len())?;
         let through = directions(node, "scan_input", scanned.len())?;
         let built = directions(node, "scan_output", body.graph.output.len() - initial.len())?;
-        let mut trips = None;
-        for (name, direction) in scanned.iter().zip(&through) {
-            let extent = self.open_extent(name, direction.axis)?;
-            if *trips.get_or_insert(extent) != extent {
-                return unsupported("the tensors that it goes through have different lengths");
-            }
-        }
-        let site = LoopSite {
+        let mut site = LoopSite {
             body,
-            trips,
+            trips: None,
             limit: None,
             condition: None,
             conditioned: false,
@@ -316,13 +330,25 @@ impl Importer<'_> {
             cut: false,
             counts: false,
         };
-        if trips.is_some_and(|n| n > Extent::ZERO)
-            && let Some(results) = self.kept(&site)?
+        let in_plan = self.scan_in_plan(&mut site);
+        self.or_hosted(in_plan, &site, true)
+    }
+
+    /// A `Scan` as a loop of a plan, or as copies of its body.
+    fn scan_in_plan(&mut self, site: &mut LoopSite<'_>) -> Result<Vec<String>, Stop> {
+        for (name, direction) in &site.scanned {
+            let extent = self.open_extent(name, direction.axis)?;
+            if *site.trips.get_or_insert(extent) != extent {
+                return unsupported("the tensors that it goes through have different lengths");
+            }
+        }
+        if site.trips.is_some_and(|n| n > Extent::ZERO)
+            && let Some(results) = self.kept(site)?
         {
             return Ok(results);
         }
-        let scanned: Vec<_> = scanned.iter().zip(through).collect();
-        self.scan(body, initial.to_vec(), &scanned, &built)
+        let scanned: Vec<_> = site.scanned.iter().map(|(name, direction)| (name, *direction)).collect();
+        self.scan(site.body, site.initial.clone(), &scanned, &site.stacked)
     }
 
     /// The form of version 8: all values have a batch before the axis that is gone through, and each element of the batch is
@@ -393,14 +419,20 @@ impl Importer<'_> {
 
     /// The extent of a tensor along an axis, which may depend on symbols.
     pub(super) fn open_extent(&mut self, name: &str, axis: i64) -> Result<Extent, Stop> {
-        let Some(dims) = self.analysed_type(name)?.shape.dims().map(<[_]>::to_vec) else {
-            return unsupported(UNDECIDED);
-        };
-        let rank = dims.len() as i64;
-        if !(-rank..rank).contains(&axis) {
-            return unsupported(&format!("it goes along axis {axis} of a tensor of rank {rank}"));
+        let rank = self.axis_in(name, axis)?;
+        let ty = self.analysed_type(name)?;
+        let extent = ty.shape.dims().and_then(|dims| dims.get(axis.rem_euclid(rank) as usize)?.as_extent());
+        extent.map_or_else(|| unsupported(UNDECIDED), Ok)
+    }
+
+    /// The rank of a tensor, which has the axis.
+    pub(super) fn axis_in(&mut self, name: &str, axis: i64) -> Result<i64, Stop> {
+        let Some(rank) = self.analysed_type(name)?.shape.rank() else { return unsupported(UNDECIDED) };
+        let rank = rank as i64;
+        match (-rank..rank).contains(&axis) {
+            true => Ok(rank),
+            false => unsupported(&format!("it goes along axis {axis} of a tensor of rank {rank}")),
         }
-        dims[axis.rem_euclid(rank) as usize].as_extent().map_or_else(|| unsupported(UNDECIDED), Ok)
     }
 
     /// Parts of a tensor along an axis, of equal sizes if none are given.

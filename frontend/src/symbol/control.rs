@@ -277,7 +277,7 @@ impl ControlNode {
             bodies.push(body.graph);
         }
         let operands: Vec<Value> = [holds].into_iter().chain(held.iter().copied()).collect();
-        Ok(b.prim(Prim::Flow(Flow { kind: FlowKind::If, bodies }.into()), &operands, &types)?.to_vec())
+        Ok(b.prim(Prim::Flow(Flow { kind: FlowKind::If, bodies, by_host: false }.into()), &operands, &types)?.to_vec())
     }
 }
 

@@ -114,7 +114,7 @@ impl Builder<'_> {
             scanned: vec![false; scanned.len()],
             stacked: vec![false; stacked.len()],
         });
-        let flow = Flow { kind, bodies: vec![body.graph] };
+        let flow = Flow { kind, bodies: vec![body.graph], by_host: false };
         let mut made = self.prim(Prim::Flow(flow.into()), &[carried, scanned, fixed].concat(), &results)?.to_vec();
         let stacked = made.split_off(carried.len());
         Ok(LoopResults { carried: made, stacked })

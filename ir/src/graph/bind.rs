@@ -96,7 +96,7 @@ fn renumbered_prim(prim: &Prim, number: &dyn Fn(Extent) -> Extent) -> Prim {
         ),
         Prim::Flow(flow) => {
             let bodies = flow.bodies.iter().map(|body| body.renumbered(number)).collect();
-            Prim::Flow(Flow { kind: renumbered_kind(&flow.kind, number), bodies }.into())
+            Prim::Flow(Flow { kind: renumbered_kind(&flow.kind, number), bodies, by_host: flow.by_host }.into())
         }
         Prim::Kernel(kernel) if kernel.is_open() => Prim::Kernel(kernel.renumbered(number).into()),
         Prim::Map(_) | Prim::Reduce(_) | Prim::Gather(_) | Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_) => {

@@ -11,6 +11,8 @@ mod open;
 mod prim;
 mod reads;
 
+pub use flow::run_flow;
 pub use graph::{confirm, eval_graph, eval_node, eval_step};
 pub use kernel::run_kernel;
+pub use open::eval as eval_open;
 pub use prim::eval_prim;

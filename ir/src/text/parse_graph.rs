@@ -350,18 +350,16 @@ impl Parser<'_> {
                 Prim::Concat { axis: self.number("an axis")? }
             }
             "kernel" => Prim::Kernel(self.kernel()?.into()),
-            "if" => Prim::Flow(self.flow(FlowKind::If)?.into()),
-            "loop" => {
-                let kind = FlowKind::Loop(self.repeat()?);
-                Prim::Flow(self.flow(kind)?.into())
-            }
+            "if" | "loop" => Prim::Flow(self.flow(kind)?.into()),
             "extern" => return Err(at.error("a function of the program that printed it; write the operator instead")),
             _ => return Err(at.error(format!("`{kind}` is not a primitive"))),
         })
     }
 
-    /// `{ body @name(…) { … } … }`.
-    fn flow(&mut self, kind: FlowKind) -> Result<Flow> {
+    /// `host while carried 1 { body @name(…) { … } … }`.
+    fn flow(&mut self, kind: &str) -> Result<Flow> {
+        let by_host = self.eat_word("host");
+        let kind = if kind == "if" { FlowKind::If } else { FlowKind::Loop(self.repeat()?) };
         self.expect('{')?;
         let mut bodies = vec![];
         while self.eat_word("body") {
@@ -369,7 +367,7 @@ impl Parser<'_> {
             bodies.push(self.graph_body(name)?);
         }
         self.expect('}')?;
-        Ok(Flow { kind, bodies })
+        Ok(Flow { kind, bodies, by_host })
     }
 
     /// `@name`, if it is there.

@@ -246,7 +246,8 @@ fn prim(out: &mut Out<'_>, name: &str, args: &str, prim: &Prim, tail: &str) {
 
 /// The bodies of a branch or loop, each with a parameter list and a block of its own.
 fn flow(out: &mut Out<'_>, head: &str, f: &Flow, tail: &str) {
-    out.open(&format!("{head}{} {{", repeat(&f.kind)));
+    let host = if f.by_host { " host" } else { "" };
+    out.open(&format!("{head}{host}{} {{", repeat(&f.kind)));
     for g in &f.bodies {
         let name = if g.name.is_empty() { String::new() } else { sigiled('@', &g.name) };
         body(out, format!("body {name}").trim_end(), g);

@@ -9,7 +9,6 @@ use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::extent::Extents;
 use crate::flow::{Flow, FlowTypes};
 use crate::graph::{FusedCluster, FusionClass, Graph, GraphNode, NodeId, NodeKind, OpNode, Value};
-use crate::op::Compute;
 use crate::prim::Prim;
 use crate::types::{DenseType, Shape, TensorType};
 
@@ -174,7 +173,14 @@ fn operator(graph: &Graph, id: NodeId, op: &OpNode, args: usize) -> Result<(), S
 fn node(graph: &Graph, id: NodeId, stage: Stage) -> Result<(), String> {
     let n = graph.node(id);
     types_known(graph, id, stage)?;
-    allowed(n, stage)?;
+    if let NodeKind::Prim(Prim::Flow(f)) = &n.kind
+        && f.by_host
+    {
+        return bodies(f, Stage::Imported);
+    }
+    if !graph.is_by_host(id) {
+        allowed(n, stage)?;
+    }
     let values = |ports: usize| (0..ports as u16).map(|port| Value { node: id, port });
     let dense = |v: Value| graph.resolved(v).dense();
     let inputs: Option<Vec<DenseType>> = graph.args(id).iter().map(|v| dense(*v)).collect();
@@ -194,15 +200,11 @@ fn types_known(graph: &Graph, id: NodeId, stage: Stage) -> Result<(), String> {
         if stage >= Stage::Typed && (ty.dtype.is_none() || ty.shape == Shape::Unranked) {
             return Err(format!("the element type or rank of result {port} is unknown"));
         }
-        if stage >= Stage::Primitive && ty.dense().is_none() && !is_host(graph.node(id)) {
+        if stage >= Stage::Primitive && ty.dense().is_none() && !graph.is_by_host(id) {
             return Err(format!("an extent of result {port} is unknown"));
         }
     }
     Ok(())
-}
-
-fn is_host(n: &GraphNode) -> bool {
-    matches!(&n.kind, NodeKind::Op(op) if matches!(op.def.compute, Compute::Host(_)))
 }
 
 fn allowed(n: &GraphNode, stage: Stage) -> Result<(), String> {
@@ -210,21 +212,21 @@ fn allowed(n: &GraphNode, stage: Stage) -> Result<(), String> {
         matches!(prim, Prim::Concat { .. } | Prim::Kernel(_) | Prim::Flow(_) | Prim::Extern(_) | Prim::View(_))
     };
     match &n.kind {
-        NodeKind::Op(op) if stage >= Stage::Primitive && !is_host(n) => {
-            Err(format!("operator `{}` is not decomposed", op.def.name))
-        }
+        NodeKind::Op(op) if stage >= Stage::Primitive => Err(format!("operator `{}` is not decomposed", op.def.name)),
         NodeKind::Prim(prim) if stage >= Stage::Fused && !kept(prim) => Err("the primitive is in no cluster".into()),
         NodeKind::Fused(_) if stage < Stage::Fused => Err("a cluster before fusion".into()),
         _ => Ok(()),
     }
 }
 
+fn bodies(f: &Flow, stage: Stage) -> Result<(), String> {
+    f.bodies.iter().try_for_each(|body| verify_graph(body, stage).map_err(|d| format!("in a body: {d}")))
+}
+
 /// A branch or loop: its bodies are graphs of the stage, and as soon as their types are known these are what the node
 /// takes and gives.
 fn flow(f: &Flow, inputs: &[DenseType], outputs: &[DenseType], stage: Stage) -> Result<(), String> {
-    for body in &f.bodies {
-        verify_graph(body, stage).map_err(|d| format!("in a body: {d}"))?;
-    }
+    bodies(f, stage)?;
     if stage < Stage::Typed {
         return Ok(());
     }

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
-use tensorc_ir::op::Compute;
 use tensorc_passes::differentiate::{expand_found, passed};
 use tensorc_passes::parts::{Facts, PartShape, ShapeSource, SourceKind};
 use tensorc_runtime::Device;
@@ -158,7 +157,7 @@ impl DividedGraph {
             known.extend(made);
             for call in &part.shape.hosts {
                 let elements = |v| Ok::<_, Error>(found(graph, &known, v)?.to_tensor()?.data().clone());
-                for (v, data) in call.run(graph, compiler.registry(), elements)? {
+                for (v, data) in self.model.host(&compiler, call, elements)? {
                     known.insert(v, rt.from_tensor(&Tensor::from(data), self.device)?);
                 }
             }
@@ -377,8 +376,7 @@ impl DividedGraph {
 
 /// Refuses a graph whose nodes belong to several devices.
 pub(super) fn refuse_devices(graph: &Graph) -> Error {
-    let on_host = |node: &NodeId| matches!(&graph.node(*node).kind, NodeKind::Op(op) if matches!(op.def.compute, Compute::Host(_)));
-    refused(graph, graph.node_ids().into_iter().find(on_host), "such a graph runs on one device")
+    refused(graph, graph.node_ids().into_iter().find(|node| graph.is_by_host(*node)), "such a graph runs on one device")
 }
 
 /// Refuses what needs one plan.

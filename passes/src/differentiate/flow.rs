@@ -65,7 +65,7 @@ impl Reverse<'_> {
         let bodies = bodies.iter().map(gradient).collect::<Result<Vec<Graph>>>()?;
         let types = wanted.iter().map(|i| self.graph.dense(args[*i])).collect::<Result<Vec<_>>>()?;
         let operands: Vec<Value> = args.iter().copied().chain(heads.iter().copied().flatten()).collect();
-        let made = self.add_flow(node, Flow { kind: FlowKind::If, bodies }, &operands, &types);
+        let made = self.add_flow(node, Flow { kind: FlowKind::If, bodies, by_host: false }, &operands, &types);
         let mut parts = vec![None; args.len()];
         wanted.into_iter().zip(made).for_each(|(i, gradient)| parts[i] = Some(gradient));
         Ok(parts)
@@ -122,7 +122,7 @@ impl Reverse<'_> {
         let positions: Vec<usize> =
             [&wanted.floats, &back.summed, &back.given].into_iter().flatten().copied().collect();
         let types = positions.iter().map(|i| self.graph.dense(args[*i])).collect::<Result<Vec<_>>>()?;
-        let flow = Flow { kind: FlowKind::Loop(kind), bodies: vec![back.graph] };
+        let flow = Flow { kind: FlowKind::Loop(kind), bodies: vec![back.graph], by_host: false };
         let made = self.add_flow(node, flow, &operands, &types);
         let mut parts = vec![None; args.len()];
         positions.into_iter().zip(made).for_each(|(i, gradient)| parts[i] = Some(gradient));
@@ -145,7 +145,7 @@ impl Reverse<'_> {
             types.push(row.stacked(repeat.trips.unwrap_or(Extent::ZERO)));
         }
         let args = self.graph.args(node);
-        let flow = Flow { kind: FlowKind::Loop(repeat), bodies: vec![body] };
+        let flow = Flow { kind: FlowKind::Loop(repeat), bodies: vec![body], by_host: false };
         let made = self.graph.add_prim(self.graph.node(node).name.clone(), Prim::Flow(flow.into()), &args, &types);
         for port in 0..old as u16 {
             let (from, to) = (Value { node, port }, Value { node: made, port });

@@ -100,6 +100,10 @@ fn host(graph: &Graph, node: NodeId) -> Option<&OpNode> {
 pub fn passed(graph: &Graph, heads: &[Value], wrt: &[Value]) -> Result<BTreeSet<Value>> {
     let active = Active::of(graph, heads, wrt);
     for node in &active.order {
+        if graph.flow(*node).is_some_and(|flow| flow.by_host) {
+            let why = "a branch or loop that the host runs has no gradient: its types follow from values";
+            return Err(Diagnostic::new(DiagnosticCode::Unsupported, why).at(&graph.node(*node).name));
+        }
         let Some(op) = host(graph, *node) else { continue };
         let why = match &op.def.grad {
             Grad::None(why) => why,

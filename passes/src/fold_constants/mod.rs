@@ -4,7 +4,7 @@ mod fast;
 
 use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
-use tensorc_ir::interp::eval_prim;
+use tensorc_ir::interp::{eval_open, eval_prim};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::{DenseType, TensorData};
 
@@ -52,19 +52,23 @@ pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Res
     if !folds(prim, &types, &outputs.iter().collect::<Vec<_>>(), &cx.options) {
         return Ok(false);
     }
-    let open = inputs.iter().any(|data| data.is_open());
-    let fast = if open { None } else { fast::eval(prim, &inputs, &outputs, cx.threads) };
-    let results = match fast {
-        Some(data) => vec![data],
-        None => {
-            // What could not be read is no work for the interpreter.
-            let mut read = inputs.iter().filter(|data| !data.is_open());
-            read.try_for_each(|data| data.content().check()).map_err(Diagnostic::unreadable)?;
-            eval_prim(prim, &inputs, &outputs, cx.registry.math()).map_err(|d| d.at(&graph.node(node).name))?
-        }
+    let results = match inputs.iter().any(|data| data.is_open()) {
+        // What expressions of symbols do not say, such as a float, is computed when there are numbers.
+        true => eval_open(prim, &inputs, &outputs),
+        false => Some(evaluated(prim, &inputs, &outputs, cx).map_err(|d| d.at(&graph.node(node).name))?),
     };
+    let Some(results) = results else { return Ok(false) };
     replace_by_constants(graph, node, &results);
     Ok(true)
+}
+
+fn evaluated(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType], cx: &PassCx<'_>) -> Result<Vec<TensorData>> {
+    if let Some(data) = fast::eval(prim, inputs, outputs, cx.threads) {
+        return Ok(vec![data]);
+    }
+    // What could not be read is no work for the interpreter.
+    inputs.iter().try_for_each(|data| data.content().check()).map_err(Diagnostic::unreadable)?;
+    eval_prim(prim, inputs, outputs, cx.registry.math())
 }
 
 /// Whether a primitive of constants of these types is computed: it is not too much work, and the results are not

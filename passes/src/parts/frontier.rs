@@ -197,10 +197,10 @@ fn is_small_integer(graph: &Graph, v: Value, typing: Typing<'_>) -> bool {
 }
 
 fn obstacle(graph: &Graph, node: NodeId, values: &StaticValues<'_>, known: &Known) -> Option<Obstacle> {
+    if graph.is_by_host(node) {
+        return (!known.hosts.contains(&node)).then_some(Obstacle::Host);
+    }
     if let NodeKind::Op(op) = &graph.node(node).kind {
-        if let Compute::Host(_) = op.def.compute {
-            return (!known.hosts.contains(&node)).then_some(Obstacle::Host);
-        }
         let operands = graph.operands(node);
         let given = op.def.static_inputs.iter().filter_map(|i| operands.get(*i).copied().flatten());
         let missing: Vec<Value> = given.filter(|v| values.get(graph, *v).is_none()).collect();

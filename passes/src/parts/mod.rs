@@ -11,8 +11,10 @@ mod run;
 use std::collections::BTreeSet;
 
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::flow::FlowKind;
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::Registry;
+use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, Dim, DimId, TensorData, TensorType};
 
@@ -21,7 +23,7 @@ use self::frontier::{Frontier, Known};
 use crate::infer::infer_assuming;
 use crate::results::results;
 
-pub use self::run::PartsRun;
+pub use self::run::{PartsRun, RunFlow};
 
 /// Bits of half of a float.
 const HALF: u32 = 32;
@@ -232,6 +234,15 @@ pub enum HostOperand {
 }
 
 impl HostCall {
+    /// What it computes.
+    pub fn operator(&self, graph: &Graph) -> &'static str {
+        match &graph.node(self.node).kind {
+            NodeKind::Op(op) => op.def.name,
+            NodeKind::Prim(Prim::Flow(flow)) if flow.kind == FlowKind::If => "if",
+            _ => "loop",
+        }
+    }
+
     fn of(graph: &Graph, node: NodeId) -> HostCall {
         let operand = |v: Value| match graph.constant(v) {
             Some(data) => {
@@ -266,6 +277,8 @@ pub fn next_part(graph: &mut Graph, typing: Typing<'_>, facts: &Facts) -> Result
         }
     };
     if frontier.unresolved.is_empty() && facts.is_first(graph) {
+        // What nobody uses need not have a type.
+        graph.remove_dead();
         return Ok(PartShape { inputs: inputs(graph).collect(), outputs: wanted, ..PartShape::default() });
     }
     frontier.refuse_effects(graph)?;

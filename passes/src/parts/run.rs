@@ -4,12 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::TensorData;
 use tensorc_ir::diag::{self, Diagnostic, DiagnosticCode};
-use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::flow::Flow;
+use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::interp::eval_node;
 use tensorc_ir::op::Registry;
 
 use super::{Facts, HostCall, HostOperand, PartShape, ShapeSource, inputs};
 use crate::results::results;
+
+/// Runs a branch or loop, that of the node, on its operands.
+pub type RunFlow<'a, E> = dyn FnMut(NodeId, &Flow, &[TensorData]) -> Result<Vec<TensorData>, E> + 'a;
 
 /// A run of a graph, part by part.
 pub struct PartsRun<'g> {
@@ -19,22 +23,27 @@ pub struct PartsRun<'g> {
 }
 
 impl HostCall {
-    /// What the host computes of the values that are known.
+    /// What the host computes of the values that are known. `flow` runs branches and loops.
     ///
     /// # Errors
-    /// The operator does not take its operands, or `value` does not give one.
+    /// The operator does not take its operands, or `value` does not give one, or `flow` fails.
     pub fn run<E: From<Diagnostic>>(
         &self,
         graph: &Graph,
         registry: &Registry,
         value: impl Fn(Value) -> Result<TensorData, E>,
+        flow: &mut RunFlow<'_, E>,
     ) -> Result<Vec<(Value, TensorData)>, E> {
         let operand = |operand: &HostOperand| match operand {
             HostOperand::Constant(data) => Ok(data.clone()),
             HostOperand::Value(v) => value(*v),
         };
         let operands = self.operands.iter().map(|v| v.as_ref().map(operand).transpose());
-        let computed = eval_node(graph, self.node, registry, &operands.collect::<Result<Vec<_>, E>>()?)?;
+        let operands = operands.collect::<Result<Vec<Option<TensorData>>, E>>()?;
+        let computed = match graph.flow(self.node) {
+            Some(of) => flow(self.node, of, &operands.into_iter().flatten().collect::<Vec<_>>())?,
+            None => eval_node(graph, self.node, registry, &operands)?,
+        };
         Ok(results(graph, self.node).zip(computed).collect())
     }
 }
@@ -46,14 +55,20 @@ impl<'g> PartsRun<'g> {
         PartsRun { graph, sources, known: inputs(graph).zip(given).collect() }
     }
 
-    /// Adds the results of a part, and what the host computes then.
+    /// Adds the results of a part, and what the host computes then. `flow` runs branches and loops.
     ///
     /// # Errors
-    /// An operator of the host does not take its operands.
-    pub fn add(&mut self, part: &PartShape, results_of: Vec<TensorData>, registry: &Registry) -> diag::Result<()> {
+    /// An operator of the host does not take its operands, or `flow` fails.
+    pub fn add<E: From<Diagnostic>>(
+        &mut self,
+        part: &PartShape,
+        results_of: Vec<TensorData>,
+        registry: &Registry,
+        flow: &mut RunFlow<'_, E>,
+    ) -> Result<(), E> {
         self.known.extend(part.outputs.iter().copied().zip(results_of));
         for call in &part.hosts {
-            let computed = call.run(self.graph, registry, |v| self.value(v))?;
+            let computed = call.run(self.graph, registry, |v| Ok(self.value(v)?), flow)?;
             self.known.extend(computed);
         }
         self.sources.extend(part.sources.iter().cloned());

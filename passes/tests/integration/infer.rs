@@ -3,10 +3,11 @@
 use crate::common::*;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::DiagnosticCode;
+use tensorc_ir::flow::Flow;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::infer::InferCtx;
-use tensorc_ir::interp::eval_graph;
+use tensorc_ir::interp::{eval_graph, eval_node};
 use tensorc_ir::op::{Compute, Infer, InputSpec, NodeCtx, OpDef, OpError, Registry, ScalarCtx, TypeRule};
 use tensorc_ir::params::Params;
 use tensorc_ir::prim::{Prim, View};
@@ -193,7 +194,10 @@ fn run_parts(g: &Graph, r: &Registry, inputs: &[TensorData]) -> (Vec<TensorData>
         let mut part = g.clone();
         let shape = next_part(&mut part, typing, &run.facts().unwrap()).unwrap();
         let results = eval_graph(&part, r, &run.inputs(&shape).unwrap()).unwrap();
-        run.add(&shape, results, r).unwrap();
+        let mut flow = |node, _: &Flow, operands: &[TensorData]| {
+            eval_node(g, node, r, &operands.iter().cloned().map(Some).collect::<Vec<_>>())
+        };
+        run.add(&shape, results, r, &mut flow).unwrap();
         if shape.is_last() {
             return (run.outputs().unwrap(), count);
         }
