@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use tensorc_frontend::onnx::{ImportOptions, ImportedValue, OnnxError, OnnxModel, import};
 use tensorc_ir::diag::Result as TypeResult;
 use tensorc_ir::graph::{Graph, NodeId, Value};
-use tensorc_ir::{Extents, TensorData};
+use tensorc_ir::{DenseType, Extents, TensorData};
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::values::StaticValues;
 
@@ -31,13 +31,37 @@ enum Deciding {
     Nothing,
     Integers,
     Floats,
-    /// All that is known before a run does not suffice: the host runs branches and loops.
-    Host,
 }
 
-impl Deciding {
-    const ALL: [Deciding; 4] = [Deciding::Nothing, Deciding::Integers, Deciding::Floats, Deciding::Host];
+/// What becomes of loops that cannot stay in a plan.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Undecided {
+    /// Short ones are written out.
+    Short,
+    /// The host runs them, and branches.
+    Host,
+    /// All are written out, however many copies that takes.
+    Long,
 }
+
+/// A way to import the model.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Attempt {
+    values: Deciding,
+    loops: Undecided,
+}
+
+/// One after the other is tried, until one suffices. What the host runs is compiled once; a long loop that is written out, for each
+/// number of iterations.
+const ATTEMPTS: [Attempt; 7] = [
+    Attempt { values: Deciding::Nothing, loops: Undecided::Short },
+    Attempt { values: Deciding::Integers, loops: Undecided::Short },
+    Attempt { values: Deciding::Floats, loops: Undecided::Short },
+    Attempt { values: Deciding::Nothing, loops: Undecided::Host },
+    Attempt { values: Deciding::Nothing, loops: Undecided::Long },
+    Attempt { values: Deciding::Integers, loops: Undecided::Long },
+    Attempt { values: Deciding::Floats, loops: Undecided::Long },
+];
 
 /// Values of inputs by name.
 type Values = Vec<(String, TensorData)>;
@@ -45,9 +69,9 @@ type Values = Vec<(String, TensorData)>;
 /// The file of a model whose branches are open.
 pub(crate) struct Branches {
     file: Arc<ModelFile>,
-    /// Position in [`Deciding::ALL`].
-    deciding: AtomicU8,
-    /// By values that decide.
+    /// Position in [`ATTEMPTS`].
+    attempt: AtomicU8,
+    /// By values that decide, and whether long loops are written out.
     known: ProgramCache<Arc<Parts>>,
     /// The model whose branches and loops the host runs.
     hosted: OnceLock<Arc<Parts>>,
@@ -73,8 +97,8 @@ impl Branches {
     }
 
     fn new(file: ModelFile) -> Branches {
-        let (deciding, known, hosted) = (AtomicU8::default(), ProgramCache::new(MAX_KNOWN), OnceLock::new());
-        Branches { file: file.into(), deciding, known, hosted }
+        let (attempt, known, hosted) = (AtomicU8::default(), ProgramCache::new(MAX_KNOWN), OnceLock::new());
+        Branches { file: file.into(), attempt, known, hosted }
     }
 
     /// The same model with a constant in place of an input.
@@ -85,18 +109,48 @@ impl Branches {
         Branches::new(file)
     }
 
-    /// The model of which `inputs` has the inputs, as it is for any values of them.
+    /// The model of which `inputs` has the inputs, as it is for any values of them, if that is decided by their types.
     pub fn parts(&self, inputs: Graph) -> Parts {
-        Parts::importing(inputs, self.import(vec![]))
+        Parts::importing(inputs, self.import(vec![], Undecided::Short))
     }
 
-    /// Whether nothing less than a run decides the branches and loops.
-    pub fn are_hosted(&self) -> bool {
-        self.deciding() == Deciding::Host
+    /// The model for the given values of some inputs. `typed` is what [`Branches::parts`] has made.
+    ///
+    /// # Errors
+    /// It cannot be imported for the host.
+    pub fn parts_for(
+        &self,
+        compiler: &Compiler,
+        typed: &Arc<Parts>,
+        values: &[(String, TensorData)],
+    ) -> Result<Arc<Parts>, Error> {
+        self.made(compiler, typed, values, self.attempt().loops)
+    }
+
+    fn made(
+        &self,
+        compiler: &Compiler,
+        typed: &Arc<Parts>,
+        values: &[(String, TensorData)],
+        loops: Undecided,
+    ) -> Result<Arc<Parts>, Error> {
+        match loops {
+            Undecided::Host => return self.hosted(compiler),
+            Undecided::Short if values.is_empty() => return Ok(typed.clone()),
+            Undecided::Short | Undecided::Long => {}
+        }
+        let mut key = ProgramKey::of(if loops == Undecided::Long { "long" } else { "" });
+        for (name, data) in values {
+            key.number(name.len() as u64);
+            key.raw(name.as_bytes());
+            key.tensor(data);
+        }
+        let import = self.import(values.to_vec(), loops);
+        self.known.get_or_make(&key, || Ok(Arc::new(Parts::importing(typed.graph().clone(), import))))
     }
 
     /// The model as it is for any types and values of its inputs: the host runs branches and loops.
-    pub fn hosted(&self, compiler: &Compiler) -> Result<Arc<Parts>, Error> {
+    fn hosted(&self, compiler: &Compiler) -> Result<Arc<Parts>, Error> {
         if let Some(parts) = self.hosted.get() {
             return Ok(parts.clone());
         }
@@ -105,65 +159,83 @@ impl Branches {
         Ok(self.hosted.get_or_init(|| parts).clone())
     }
 
-    /// The model of which `inputs` has the inputs, as it is for the given values of some of them.
-    pub fn parts_for(&self, inputs: &Graph, values: &[(String, TensorData)]) -> Result<Arc<Parts>, Error> {
-        let mut key = ProgramKey::of("");
-        for (name, data) in values {
-            key.number(name.len() as u64);
-            key.raw(name.as_bytes());
-            key.tensor(data);
+    /// The graph for inputs of these types: whole if they decide it, else with branches and loops for the host.
+    ///
+    /// # Errors
+    /// The types contradict the model, or it cannot be imported.
+    pub fn graph_for(&self, compiler: &Compiler, typed: &Arc<Parts>, types: &[DenseType]) -> Result<Graph, Error> {
+        let graph = |loops| self.made(compiler, typed, &[], loops)?.graph_for(compiler, types);
+        let mut found = graph(Undecided::Short);
+        for loops in [Undecided::Long, Undecided::Host] {
+            match &found {
+                Err(error) if is_undecided(error) => found = graph(loops),
+                _ => break,
+            }
         }
-        let make = || Ok(Arc::new(Parts::importing(inputs.clone(), self.import(values.to_vec()))));
-        self.known.get_or_make(&key, make)
+        found
     }
 
-    fn import(&self, values: Values) -> Arc<Import> {
+    fn import(&self, values: Values, loops: Undecided) -> Arc<Import> {
         let file = self.file.clone();
-        Arc::new(move |compiler, inputs| file.import_for(compiler, inputs, &values))
+        Arc::new(move |compiler, inputs| file.import_for(compiler, inputs, &values, loops))
     }
 
-    fn deciding(&self) -> Deciding {
-        Deciding::ALL[usize::from(self.deciding.load(Ordering::Relaxed))]
+    fn attempt(&self) -> Attempt {
+        ATTEMPTS[usize::from(self.attempt.load(Ordering::Relaxed))]
     }
 
     /// The inputs that a branch may depend on by more than their shapes.
     pub fn deciding_of<'t>(&self, inputs: &'t [Tensor]) -> impl Iterator<Item = (usize, &'t Tensor)> {
-        let deciding = self.deciding();
+        let deciding = self.attempt().values;
         let decides = move |t: &Tensor| {
             let kind = if t.dtype().is_float() { Deciding::Floats } else { Deciding::Integers };
-            kind <= deciding
-                && deciding != Deciding::Host
-                && t.dims().iter().product::<u64>() <= MAX_DECIDING_ELEMENTS as u64
+            kind <= deciding && t.dims().iter().product::<u64>() <= MAX_DECIDING_ELEMENTS as u64
         };
         inputs.iter().enumerate().filter(move |(_, t)| decides(t))
     }
 
-    /// Does something that depends on the inputs of [`Branches::deciding_of`], again with more of them if these do not suffice.
+    /// Does something that depends on the inputs of [`Branches::deciding_of`], again with the next attempt if this one does not suffice.
     pub fn decided<T>(&self, work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        let first = self.deciding.load(Ordering::Relaxed);
+        let first = self.attempt.load(Ordering::Relaxed);
         let mut at = first;
+        let mut host = None;
         loop {
-            match work() {
-                Err(Error::Onnx { source, .. })
-                    if usize::from(at) + 1 < Deciding::ALL.len() && source.is_undecided() =>
-                {
-                    at += 1;
-                    self.deciding.store(at, Ordering::Relaxed);
-                }
-                // Values that decide nothing are no part of what is compiled.
-                Err(error) => {
-                    self.deciding.store(first, Ordering::Relaxed);
-                    return Err(error);
-                }
+            let error = match work() {
+                Err(error) => error,
                 done => return done,
+            };
+            let by_host = ATTEMPTS[usize::from(at)].loops == Undecided::Host;
+            if !is_undecided(&error) && !by_host {
+                // Values that decide nothing are no part of what is compiled.
+                self.attempt.store(first, Ordering::Relaxed);
+                return Err(error);
             }
+            if by_host {
+                host = Some(error);
+            } else if usize::from(at) + 1 == ATTEMPTS.len() {
+                self.attempt.store(first, Ordering::Relaxed);
+                // What keeps the host from running it says more than that it is undecided.
+                return Err(host.unwrap_or(error));
+            }
+            at += 1;
+            self.attempt.store(at, Ordering::Relaxed);
         }
     }
 }
 
+fn is_undecided(error: &Error) -> bool {
+    matches!(error, Error::Onnx { source, .. } if source.is_undecided())
+}
+
 impl ModelFile {
     /// The model for types of its inputs, some of them with values.
-    fn import_for(&self, compiler: &Compiler, inputs: &Graph, values: &[(String, TensorData)]) -> Result<Graph, Error> {
+    fn import_for(
+        &self,
+        compiler: &Compiler,
+        inputs: &Graph,
+        values: &[(String, TensorData)],
+        loops: Undecided,
+    ) -> Result<Graph, Error> {
         let shape = |node: &NodeId| {
             let ty = inputs.dense(Value { node: *node, port: 0 })?;
             Ok((&*inputs.node(*node).name, ty.dims))
@@ -171,7 +243,12 @@ impl ModelFile {
         let shapes = inputs.inputs().iter().map(shape).collect::<TypeResult<Vec<(&str, Extents)>>>()?;
         let shapes: Vec<(&str, &Extents)> = shapes.iter().map(|(name, dims)| (*name, dims)).collect();
         let analysis = |graph: &Graph, v: Value| known(compiler, graph, v, values);
-        let options = ImportOptions { shapes: &shapes, analysis: Some(&analysis), ..ImportOptions::default() };
+        let options = ImportOptions {
+            shapes: &shapes,
+            analysis: Some(&analysis),
+            only_short: loops == Undecided::Short,
+            ..ImportOptions::default()
+        };
         self.import(compiler, options)
     }
 

@@ -121,12 +121,9 @@ impl Model {
     /// # Errors
     /// The types contradict the model.
     pub fn graph_for(&self, types: &[DenseType]) -> Result<Graph, Error> {
-        let graph = self.parts_for(&[])?.graph_for(&self.compiler, types);
-        match (&self.open, &graph) {
-            (Some((Open::Branches(branches), _)), Err(Error::Onnx { source, .. })) if source.is_undecided() => {
-                branches.hosted(&self.compiler)?.graph_for(&self.compiler, types)
-            }
-            _ => graph,
+        match &self.open {
+            Some((Open::Branches(branches), _)) => branches.graph_for(&self.compiler, &self.parts, types),
+            _ => self.parts_for(&[])?.graph_for(&self.compiler, types),
         }
     }
 
@@ -139,9 +136,8 @@ impl Model {
     fn parts_for(&self, values: &[(String, TensorData)]) -> Result<Arc<Parts>, Error> {
         match &self.open {
             Some((Open::Lists(lists), _)) => Err(lists.unknown()),
-            Some((Open::Branches(branches), _)) if branches.are_hosted() => branches.hosted(&self.compiler),
-            Some((Open::Branches(branches), _)) if !values.is_empty() => branches.parts_for(self.graph(), values),
-            _ => Ok(self.parts.clone()),
+            Some((Open::Branches(branches), _)) => branches.parts_for(&self.compiler, &self.parts, values),
+            None => Ok(self.parts.clone()),
         }
     }
 

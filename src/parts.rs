@@ -120,8 +120,10 @@ impl Parts {
     }
 
     fn prepare_for(&self, compiler: &Compiler, facts: &Facts) {
-        if let Some(model) = self.templates.general(compiler, &self.source, facts).filter(|model| self.serves(model)) {
-            model.prepare(compiler, &facts.types);
+        if let Some((model, types)) = self.templates.general(compiler, &self.source, facts)
+            && self.serves(&model)
+        {
+            model.prepare(compiler, &types);
         }
     }
 

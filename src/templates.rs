@@ -28,6 +28,9 @@ use crate::session::{SessionCode, Signature};
 /// Templates kept: of one for each set of dimensions that have one element or none, and those that need numbers for some.
 const MAX_TEMPLATES: usize = 16;
 
+/// How many numbers are guessed for a template.
+const MAX_GUESSES: usize = 4;
+
 /// Plans that are made from one template: where schedules depend on the shape.
 const MAX_PLANS: usize = 8;
 
@@ -48,8 +51,8 @@ pub(crate) struct Templates(ProgramCache<Made>);
 enum Made {
     /// It may hold for all extents.
     Whole(Arc<OpenModel>),
-    /// It needs these numbers, and may hold for all others.
-    Needs(Arc<[Place]>),
+    /// It needs the numbers at these places, of which those of the examples are some, and may hold for all others.
+    Needs(Arc<[(Place, u64)]>),
     /// The operators do not admit the numbers of examples, so that shapes tell which are needed.
     Refused(Arc<Refused>),
     /// There is none.
@@ -276,7 +279,7 @@ impl Templates {
             let needed = match self.get(&work.key(&closed)?, || work.template(&closed))? {
                 Made::Whole(model) if model.admits(&facts.types) => return Some(model),
                 Made::Whole(model) => model.template.refused(&facts.types)?,
-                Made::Needs(places) => places.to_vec(),
+                Made::Needs(numbers) => numbers.iter().map(|(place, _)| *place).collect(),
                 Made::Refused(refused) => work.needed(&refused)?,
                 Made::Not => return None,
             };
@@ -290,14 +293,29 @@ impl Templates {
         }
     }
 
-    /// The template for any numbers in place of open ones, if there is one.
-    pub fn general(&self, compiler: &Compiler, source: &PartSource, facts: &Facts) -> Option<Arc<OpenModel>> {
-        let mut report = Report::default();
-        let mut work = Work::new(compiler, source, facts, &mut report)?;
-        match self.get(&work.key(&[])?, || work.template(&[]))? {
-            Made::Whole(model) => Some(model),
-            _ => None,
+    /// The template for any numbers in place of open ones, if there is one, and sources for which it holds. Where operators do not admit
+    /// the numbers of examples, it is that for others, which a run will have if the model fits one number alone.
+    pub fn general(
+        &self,
+        compiler: &Compiler,
+        source: &PartSource,
+        facts: &Facts,
+    ) -> Option<(Arc<OpenModel>, Vec<DenseType>)> {
+        let (mut report, mut facts, mut closed) = (Report::default(), facts.clone(), vec![]);
+        for _ in 0..MAX_GUESSES {
+            let mut work = Work::new(compiler, source, &facts, &mut report)?;
+            let numbers = match self.get(&work.key(&closed)?, || work.template(&closed))? {
+                Made::Whole(model) => return Some((model, facts.types)),
+                Made::Needs(numbers) => numbers.to_vec(),
+                Made::Refused(refused) => work.guessed(&refused)?,
+                Made::Not => return None,
+            };
+            closed.extend(numbers.iter().map(|(place, _)| *place));
+            closed.sort_unstable();
+            closed.dedup();
+            facts = facts.with_numbers(numbers);
         }
+        None
     }
 
     fn get(&self, key: &ProgramKey, make: impl FnOnce() -> Made) -> Option<Made> {
@@ -356,7 +374,9 @@ impl<'a> Work<'a> {
         };
         match template.fixed() {
             fixed if fixed.is_empty() => Made::Whole(Arc::new(OpenModel::new(self.compiler, template, shape))),
-            fixed if fixed.len() < template.trace.symbols().len() => Made::Needs(fixed.into()),
+            fixed if fixed.len() < template.trace.symbols().len() => {
+                Made::Needs(template.example_numbers().filter(|(place, _)| fixed.contains(place)).collect())
+            }
             _ => Made::Not,
         }
     }
@@ -391,6 +411,26 @@ impl<'a> Work<'a> {
             optimize(self.compiler, &pipeline, graph, deadline, self.report)
         });
         done.is_ok().then_some(shape)
+    }
+
+    /// Numbers that inference admits in place of those of examples, at as few places as that takes; `None` if none are found.
+    fn guessed(&mut self, refused: &Refused) -> Option<Vec<(Place, u64)>> {
+        let mut found: Vec<(Place, u64)> = vec![];
+        loop {
+            let facts = self.facts.with_numbers(found.iter().copied());
+            let closed: Vec<Place> = found.iter().map(|(place, _)| *place).collect();
+            let mut template = TemplateRequest { graph: &self.source.graph, facts: &facts }.closing(&closed)?;
+            if self.imported(&mut template).is_ok() && self.divided(&mut template).is_some() {
+                // It tells which numbers a shape needs, so that the first one is not typed for that.
+                let facts = facts.with_numbers(template.example_numbers());
+                let mut like = TemplateRequest { graph: &self.source.graph, facts: &facts }.like()?;
+                if self.imported(&mut like).is_ok() && self.divided(&mut like).is_some() {
+                    lock(&refused.typed).push(like);
+                }
+                return Some(found);
+            }
+            found.push(template.admissible().filter(|_| found.len() < MAX_GUESSES)?);
+        }
     }
 
     /// The numbers that inference needs, because it does not admit those of examples; `None` if it needs all.

@@ -18,6 +18,9 @@ const LENGTHS: [i64; 8] = [32 * 11, 32 * 13, 32 * 7, 32 * 17, 32 * 29, 32 * 31, 
 /// The same for numbers that become known in a run.
 const COUNTS: [i64; 16] = [43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109];
 
+/// The largest number that is looked at in place of one that operators refuse.
+const MAX_GUESS: i64 = 4096;
+
 /// A graph whose inputs have extents that depend on symbols, and the trace of what is done with it.
 #[derive(Clone, Debug)]
 pub struct Template {
@@ -243,6 +246,31 @@ impl Template {
     pub fn refused(&self, types: &[DenseType]) -> Option<Vec<Place>> {
         let numbers = self.numbers(types)?;
         Some(self.refusing(&self.examples(), |i, _| vec![numbers[i]]))
+    }
+
+    /// A number at a place with which what was refused last would not have been; the other symbols have their examples. Multiples of 16
+    /// come first, which networks for images and sound are made for.
+    pub fn admissible(&self) -> Option<(Place, u64)> {
+        let mut values = self.examples();
+        for step in [16, 1] {
+            for (i, place) in self.places.iter().enumerate() {
+                let example = values[i];
+                let found = (1..=MAX_GUESS / step).map(|n| n * step).find(|n| {
+                    values[i] = *n;
+                    self.trace.breaks_newest(&values)
+                });
+                values[i] = example;
+                if let Some(n) = found {
+                    return Some((*place, n.unsigned_abs()));
+                }
+            }
+        }
+        None
+    }
+
+    /// The places of the symbols, with their examples.
+    pub fn example_numbers(&self) -> impl Iterator<Item = (Place, u64)> {
+        self.places.iter().copied().zip(self.examples().into_iter().map(i64::unsigned_abs))
     }
 
     /// The examples of the symbols.

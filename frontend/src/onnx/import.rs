@@ -70,6 +70,8 @@ pub struct ImportOptions<'a> {
     pub analysis: Option<&'a Analysis<'a>>,
     /// Whether the host runs branches and loops of which too little is known: each body is compiled by itself, when it comes up.
     pub hosted: bool,
+    /// Whether a loop that cannot stay one is undecided if its copies are long.
+    pub only_short: bool,
 }
 
 /// Imports the main graph of a model.

@@ -7,6 +7,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tensorc_ir::flow::is_short;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{Extent, TensorData};
 
@@ -240,6 +241,7 @@ impl Importer<'_> {
         let (mut count, mut goes_on) = (0, condition != Some(false));
         let always = NodeWriter { importer: self, label: body.label }.constant(TensorData::scalar(Scalar::bool(true)));
         while goes_on && most.is_none_or(|most| count < most) {
+            self.admit_copies(body, count.unsigned_abs() + 1)?;
             let results = self.loop_iteration(body, count, &always, &done.carried)?;
             self.meanings(&results)?;
             goes_on = self.decided(&results[0])? != 0;
@@ -392,7 +394,9 @@ impl Importer<'_> {
             slices.push(parts);
         }
         let mut done = Iterated::new(initial, built.len());
-        for own in transposed(&slices)? {
+        let copies = transposed(&slices)?;
+        self.admit_copies(body, copies.len() as u64)?;
+        for own in copies {
             let results = self.iteration(body, done.carried.iter().cloned().chain(own).collect())?;
             self.meanings(&results)?;
             done.take(results);
@@ -410,6 +414,14 @@ impl Importer<'_> {
         budget.take_nodes(NODES_PER_ITERATION).map_err(OnnxError::from)?;
         budget.take_copy(body.weight).map_err(OnnxError::from)?;
         Ok(self.inline(body.graph.clone(), &arguments, body.opsets, body.label)?)
+    }
+
+    /// Whether the body is written out so often.
+    fn admit_copies(&self, body: &Body<'_>, count: u64) -> Result<(), Stop> {
+        match self.options.only_short && !is_short(count, body.graph.node.len() as u64) {
+            true => unsupported(UNDECIDED),
+            false => Ok(()),
+        }
     }
 
     /// The extent of a tensor along an axis, as a number of copies.

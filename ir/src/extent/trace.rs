@@ -92,6 +92,8 @@ struct Table {
     places: HashMap<Poly, u32>,
     /// Conditions, each with where in the compiler it was first found.
     guards: BTreeMap<(u32, Sign), &'static Location<'static>>,
+    /// The one of them that was found last.
+    newest: Option<(u32, Sign)>,
 }
 
 /// The expressions of a compilation, and the conditions under which it is right: those on which it has depended.
@@ -192,6 +194,16 @@ impl Trace {
             true => Some(false),
             false => decided.iter().all(|one| *one == Some(true)).then_some(true),
         }
+    }
+
+    /// Whether the condition that was found last fails where the symbols have these values, whatever becomes of the others: so
+    /// that what was refused on it may be admitted.
+    pub fn breaks_newest(&self, values: &[i64]) -> bool {
+        let (table, mut atoms) = (self.table(), vec![]);
+        let Some((poly, sign)) = table.newest.filter(|_| table.put_values(values, &mut atoms).is_some()) else {
+            return false;
+        };
+        table.polys[poly as usize].value(&atoms).is_some_and(|value| !sign.holds(value))
     }
 
     /// A number that extents do not exceed where the symbols are in these ranges, inside of their own.
@@ -501,6 +513,7 @@ pub(super) fn compare(a: Extent, b: Extent, sign: Sign, place: &'static Location
         let difference = table.expr(difference);
         let found = if by_example { sign } else { opposite(sign) };
         table.guards.entry((difference.0, found)).or_insert(place);
+        table.newest = Some((difference.0, found));
     }
     by_example
 }

@@ -169,6 +169,18 @@ impl Facts {
         (!batches.is_empty()).then_some(facts)
     }
 
+    /// The same facts with other numbers at some places, each a source and a position there.
+    #[must_use]
+    pub fn with_numbers(&self, numbers: impl IntoIterator<Item = ((usize, usize), u64)>) -> Facts {
+        let mut facts = self.clone();
+        for ((source, position), n) in numbers {
+            if let Some(ty) = facts.types.get_mut(source).filter(|ty| position < ty.rank()) {
+                ty.dims.set(position, n);
+            }
+        }
+        facts
+    }
+
     /// What is known after a part, if open numbers may be any from 2.
     #[must_use]
     pub fn after(&self, graph: &Graph, part: &PartShape) -> Facts {
