@@ -1,6 +1,7 @@
 //! Normalisations, written as mean, centre, variance and scale so that they fuse.
 
 use crate::prelude::*;
+use crate::reduce::{Extreme, position_type};
 use crate::rules::{broadcasts_to, open_rank_in};
 
 pub fn ops() -> Vec<OpDef> {
@@ -65,12 +66,12 @@ fn softmaxes() -> Vec<OpDef> {
     });
     let hardmax = formula(|g, cx| {
         let (x, axis) = (g.operand(0), axis_of(g, cx)?);
-        let params = Params::new().with("axis", axis as i64);
-        let first = g.op("argmax", &[x], params.clone());
-        let one = x.number(1.0);
-        let dims: Vec<i64> = cx.outputs[0].dims.iter().map(|&d| d as i64).collect();
-        let ones = one.call("expand", &[g.i64s(&dims)]);
-        Ok(g.op("select_at", &[ones, first], params))
+        let (out, at) = (&cx.outputs[0], position_type(x.dims()?.at(axis)));
+        let first = Extreme { greatest: true, last: false }.positions(g, x, axis, at)?;
+        Ok(g.map(&[first], out.dtype, &out.dims, |s, a| {
+            let [one, zero] = [1.0, 0.0].map(|v| s.constant(Scalar::from_f64(out.dtype, v)));
+            s.coord(axis).cast(at).eq(&a[0]).select(&one, &zero)
+        }))
     });
     let entry = |name, doc, compute, onnx| {
         define(name, doc, compute, along_an_axis())

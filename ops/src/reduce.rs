@@ -201,49 +201,70 @@ fn extremes() -> Vec<OpDef> {
     ]
 }
 
-/// Accumulators: the best value and its position. Ties go to the first (or last) position, and NaN
-/// beats everything.
-fn arg_reduction(cx: &NodeCtx<'_>, better: CmpOp) -> Result<Prim, OpError> {
-    let x = cx.input(0)?;
-    let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), x.rank())?;
-    let last = cx.params.flag("select_last_index");
-    let wide = compute_type(x.dtype);
-    let worst = if better == CmpOp::Gt { least(wide) } else { greatest(wide) };
-    let map = ScalarFn::build(&[x.dtype], |b, a| vec![a[0].cast(wide), b.coord(axis)])?;
-    let combine = ScalarFn::build(&[wide, DType::I64, wide, DType::I64], |_, a| {
-        let [best, at, value, position] = a else { return vec![] };
-        let (mut wins, mut ties) = (value.cmp(better, best), value.eq(best));
-        if wide.is_float() {
-            let (nan, best_nan) = (value.ne(value), best.ne(best));
-            wins = wins | (&nan & !&best_nan);
-            ties = ties | (nan & best_nan);
-        }
-        let nearer = if last { position.gt(at) } else { position.lt(at) };
-        let take = wins | (ties & nearer);
-        vec![take.select(value, best), take.select(position, at)]
-    })?;
-    let finish = ScalarFn::build(&[wide, DType::I64], |_, a| vec![a[1].clone()])?;
-    let nowhere = Scalar::i64(if last { -1 } else { i64::MAX });
-    let keep_dims = cx.params.bool("keepdims") != Some(false);
-    Ok(Prim::Reduce(Reduction { axes: vec![axis], keep_dims, init: vec![worst, nowhere], map, combine, finish }.into()))
+/// The type of positions along an axis: the narrowest that vectors of f32 have as many lanes of, where it holds them all.
+pub(crate) fn position_type(extent: Extent) -> DType {
+    let fits = Extent::ZERO.is_surely_below(extent) && extent.is_surely_below(i64::from(i32::MAX));
+    if fits { DType::I32 } else { DType::I64 }
+}
+
+/// Which elements are looked for, and which of equal ones.
+#[derive(Clone, Copy)]
+pub(crate) struct Extreme {
+    pub greatest: bool,
+    pub last: bool,
+}
+
+impl Extreme {
+    /// The positions of such elements of x along an axis, which is kept. NaN beats everything.
+    ///
+    /// One fold finds the extreme, and one the position: each takes a few instructions on whole vectors, where a fold of
+    /// pairs would compare both halves of each pair.
+    pub fn positions<'g>(self, g: GraphScope<'g>, x: Tensor<'g>, axis: usize, dtype: DType) -> Result<Tensor<'g>> {
+        let ty = x.ty()?;
+        let (wide, at) = (compute_type(ty.dtype), position_type(ty.dims.at(axis)));
+        let extreme = x.reduce(if self.greatest { "reduce_max" } else { "reduce_min" }, &[axis]);
+        let nowhere = if self.last { Scalar::i64(-1).cast(at) } else { greatest(at) };
+        let hits = g.map(&[x, extreme], at, &ty.dims, |s, a| {
+            let [x, extreme] = [&a[0], &a[1]].map(|v| v.cast(wide));
+            let mut hit = x.eq(&extreme);
+            if wide.is_float() {
+                hit = hit | (x.ne(&x) & extreme.ne(&extreme));
+            }
+            hit.select(&s.coord(axis).cast(at), &s.constant(nowhere))
+        });
+        let unary = |f: &dyn Fn(&Ex) -> Ex| ScalarFn::build(&[at], |_, a| vec![f(&a[0])]);
+        let join = |_: &ScalarBuilder, a: &[Ex]| vec![if self.last { a[0].max(&a[1]) } else { a[0].min(&a[1]) }];
+        let fold = || -> Result<Reduction, OpError> {
+            let (map, finish) = (unary(&Ex::clone)?, unary(&|v| v.cast(dtype))?);
+            let combine = ScalarFn::build(&[at, at], join)?;
+            Ok(Reduction { axes: vec![axis], keep_dims: true, init: vec![nowhere], map, combine, finish })
+        };
+        hits.reduced(fold())
+    }
 }
 
 fn positions() -> Vec<OpDef> {
-    let entry = |name, doc, better| {
+    let entry = |name, doc, greatest| {
         let infer = rule(|cx| {
             cx.set_output_dtype(0, DType::I64)?;
             let Some(dims) = cx.open_dims(0) else { return Ok(()) };
             let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), dims.len())?;
             set_reduced_dims(cx, &[axis], cx.params.bool("keepdims") != Some(false))
         });
-        define(name, doc, prim(move |cx| arg_reduction(cx, better)), infer)
+        let compute = formula(move |g, cx| {
+            let x = g.operand(0);
+            let axis = g.check(normalize_axis(cx.params.int("axis").unwrap_or(0), x.ty()?.rank()))?;
+            let which = Extreme { greatest, last: cx.params.flag("select_last_index") };
+            Ok(which.positions(g, x, axis, DType::I64)?.reshaped(&cx.outputs[0].dims))
+        });
+        define(name, doc, compute, infer)
             .operand("data", NUMBERS)
             .param("axis", 0, "axis searched")
             .param("keepdims", true, "keep the axis with extent 1")
             .param("select_last_index", false, "the last of equal elements")
     };
     vec![
-        entry("argmax", "Position of the greatest element.", CmpOp::Gt).onnx("ArgMax", 1),
-        entry("argmin", "Position of the least element.", CmpOp::Lt).onnx("ArgMin", 1),
+        entry("argmax", "Position of the greatest element.", true).onnx("ArgMax", 1),
+        entry("argmin", "Position of the least element.", false).onnx("ArgMin", 1),
     ]
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{MathFn, ScalarFn, ScalarNode, ScalarOp};
+use tensorc_ir::{DType, Extent};
 use tensorc_schedule::access::Located;
 use tensorc_schedule::layout::Layouts;
 
@@ -106,10 +106,11 @@ impl<'a> Cluster<'a> {
     /// Whether every value is 32 bits wide or bool, so that vectors of one lane count fit all.
     pub fn is_word_sized(&self) -> bool {
         let word = |f: &ScalarFn| {
-            f.dtypes
-                .iter()
-                .zip(&f.nodes)
-                .all(|(d, n)| d.size() == 4 || d.size() == 1 || matches!(n, ScalarNode::Const(_)))
+            f.dtypes.iter().zip(&f.nodes).enumerate().all(|(i, (d, n))| match n {
+                ScalarNode::Const(_) => true,
+                ScalarNode::Coord(_) => is_coord_of_word(f, i),
+                _ => d.size() == 4 || d.size() == 1,
+            })
         };
         self.functions.values().all(|f| word(f)) && self.reductions.values().all(|r| word(&r.map) && word(&r.combine))
     }
@@ -141,4 +142,11 @@ impl<'a> Cluster<'a> {
         };
         [16, 8, 4].into_iter().find(|l| *l <= widest && extent >= *l).unwrap_or(1)
     }
+}
+
+/// Whether a coordinate, which is an i64, is only used as an i32.
+fn is_coord_of_word(f: &ScalarFn, coord: usize) -> bool {
+    let is_cast = |n: &ScalarNode| matches!(n, ScalarNode::Op(ScalarOp::Cast(DType::I32), _));
+    let uses = |n: &ScalarNode| matches!(n, ScalarNode::Op(_, args) if args.iter().any(|a| a.0 as usize == coord));
+    f.nodes.iter().all(|n| !uses(n) || is_cast(n)) && f.outputs.iter().all(|o| o.0 as usize != coord)
 }

@@ -5,14 +5,14 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::extent::advice;
 use tensorc_ir::graph::FusionClass;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, LoopKind};
+use tensorc_ir::kir::{Buf, Kernel};
 use tensorc_ir::{Extent, Extents};
 use tensorc_schedule::access::in_place::in_place;
 use tensorc_schedule::access::space::{Analysis, IterationSpace};
 use tensorc_schedule::access::{ClusterAccesses, MergedAxes};
 
 use super::cluster::Cluster;
-use super::fold::{Fold, bind_folded, levels, results};
+use super::fold::{Fold, bind_folded, is_written_out, levels, looped_over, results};
 use super::inline::{Inliner, LaneOf};
 use super::nest::parallel;
 use super::windows::Windows;
@@ -31,11 +31,19 @@ pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result
     let folds = Fold::all(cluster)?;
     let plan = Analysis::of(cluster, space)?;
     let windows = Windows::of(cluster, space, &plan, &folds)?;
-    let Analysis { uses, mut kept, reduced } = plan;
+    let Analysis { uses, mut kept, mut reduced } = plan;
     let in_place = in_place(FusionClass::Reduce, cluster)?;
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    let levels = levels(cluster, &folds);
-    let column = ColumnFold { space, folds: &folds, levels, reduced, again: in_place.is_empty() };
+    let levels = match windows.as_ref().and_then(Windows::of_rows) {
+        Some(fold) => {
+            reduced.pop();
+            vec![vec![fold]]
+        }
+        None => levels(cluster, &folds),
+    };
+    // A vector is cut off for nothing where a loop over vectors has no loop within.
+    let cut = cluster.is_wide() && is_written_out(&reduced);
+    let column = ColumnFold { space, folds: &folds, levels, reduced, again: in_place.is_empty() && !cut };
     match (windows, kept.pop()) {
         (_, None) => parallel(&mut e, &kept, 1, |e, _| {
             let acc = column.alloc(e, 1);
@@ -76,13 +84,15 @@ struct ColumnFold<'a> {
     folds: &'a [Fold],
     levels: Vec<Vec<Fold>>,
     reduced: Vec<MergedAxes>,
-    /// Whether elements may be computed and stored again.
+    /// Whether elements may be computed and stored again, rather than one by one.
     again: bool,
 }
 
 impl ColumnFold<'_> {
     fn alloc(&self, e: &mut Inliner<'_>, lanes: u64) -> Vec<Vec<Vec<Buf>>> {
-        self.levels.iter().map(|folds| folds.iter().map(|f| f.alloc(e, lanes)).collect()).collect()
+        let written_out = is_written_out(&self.reduced);
+        let mut alloc = |f: &Fold| if written_out { vec![] } else { f.alloc(e, lanes) };
+        self.levels.iter().map(|folds| folds.iter().map(&mut alloc).collect()).collect()
     }
 
     /// Positions of windows that read a copy.
@@ -147,11 +157,18 @@ impl ColumnFold<'_> {
             LaneOf::Scalar => Index::default(),
         };
         for (folds, acc) in self.levels.iter().zip(acc) {
-            folds.iter().zip(acc).for_each(|(f, a)| f.store_init(e, a, &at));
-            self.column(e, &self.reduced, &mut |e| {
-                folds.iter().zip(acc).try_for_each(|(f, a)| f.accumulate(e, self.space, a, &at))
-            })?;
-            folds.iter().zip(acc).for_each(|(f, a)| f.finish(e, a, &at));
+            if is_written_out(&self.reduced) {
+                for f in folds {
+                    let values = f.over(e, self.space, &self.reduced, (&[], &at))?;
+                    f.finish_with(e, values);
+                }
+            } else {
+                folds.iter().zip(acc).for_each(|(f, a)| f.store_init(e, a, &at));
+                looped_over(e, &self.reduced, &mut |e| {
+                    folds.iter().zip(acc).try_for_each(|(f, a)| f.accumulate(e, self.space, a, &at))
+                })?;
+                folds.iter().zip(acc).for_each(|(f, a)| f.finish(e, a, &at));
+            }
             bind_folded(e, self.space, self.folds)?;
         }
         let (full, single) = results(e.cluster, self.space)?;
@@ -159,26 +176,7 @@ impl ColumnFold<'_> {
         if full.is_empty() {
             return Ok(());
         }
-        self.column(e, &self.reduced, &mut |e| e.store_values(&full))
-    }
-
-    /// Loops over the folded axes.
-    fn column(
-        &self,
-        e: &mut Inliner<'_>,
-        groups: &[MergedAxes],
-        body: &mut dyn FnMut(&mut Inliner<'_>) -> Result<()>,
-    ) -> Result<()> {
-        match groups.split_first() {
-            None => body(e),
-            Some((g, rest)) => {
-                let range = (Index::default(), Index::constant(g.extent), 1);
-                e.looped("r", range, LoopKind::Serial, |e, i| {
-                    e.set_axis(g.axis, i);
-                    self.column(e, rest, body)
-                })
-            }
-        }
+        looped_over(e, &self.reduced, &mut |e| e.store_values(&full))
     }
 }
 

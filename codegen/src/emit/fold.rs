@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{NodeId, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, MemorySpace as Memory, Operand};
+use tensorc_ir::kir::{Buf, LoopKind, MemorySpace as Memory, Operand};
 use tensorc_ir::prim::{Contraction, Prim, Reduction};
-use tensorc_ir::scalar::{Scalar, ScalarNode, ScalarOp};
-use tensorc_ir::{DType, Extents};
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarId, ScalarNode, ScalarOp};
+use tensorc_ir::{DType, Extent, Extents};
+use tensorc_schedule::access::MergedAxes;
 use tensorc_schedule::access::space::IterationSpace;
 
 use super::cluster::Cluster;
@@ -92,6 +94,32 @@ impl Fold {
         self.is_order_free() && matches!(op, ScalarOp::Min | ScalarOp::Max | ScalarOp::And | ScalarOp::Or)
     }
 
+    /// Whether results have the same bits if neighbours are folded first, each run of them from initial accumulators on.
+    pub fn is_regroupable(&self) -> bool {
+        let Fold::Reduce(_, r) = self else { return false };
+        let nodes = &r.combine.nodes;
+        let node = |id: &ScalarId| &nodes[id.0 as usize];
+        let (old, new) = (ScalarNode::Input(0), ScalarNode::Input(1));
+        // The first of the greatest that are no NaN: one of these would only stay if it were the first of a run.
+        let is_first_extreme = || {
+            let [result] = &r.combine.outputs[..] else { return false };
+            let ScalarNode::Op(ScalarOp::Select, args) = node(result) else { return false };
+            let ScalarNode::Op(ScalarOp::Cmp(CmpOp::Gt | CmpOp::Lt), compared) = node(&args[0]) else { return false };
+            let is_number = r.init.iter().all(|s| !s.as_f64().is_nan());
+            is_number && compared[..] == args[1..] && *node(&args[1]) == new && *node(&args[2]) == old
+        };
+        self.is_idempotent() || is_first_extreme()
+    }
+
+    /// The fold of what [`Fold::accumulate`] has made of runs of elements; none if that is not one accumulator alone.
+    pub fn of_runs(&self) -> Option<Fold> {
+        let Fold::Reduce(node, r) = self else { return None };
+        let [dtype] = self.accumulators()[..] else { return None };
+        let map = ScalarFn::build(&[dtype], |_, a| a.to_vec()).ok()?;
+        let fits = self.is_regroupable() && !r.map.uses_coord();
+        fits.then(|| Fold::Reduce(*node, Arc::new(Reduction { map, ..(**r).clone() })))
+    }
+
     /// Initial accumulators.
     fn init(&self) -> Vec<Scalar> {
         match self {
@@ -119,9 +147,18 @@ impl Fold {
 
     /// Folds the current element into the accumulators at `at`.
     pub fn accumulate(&self, e: &mut Inliner<'_>, space: &IterationSpace, acc: &[Buf], at: &Index) -> Result<()> {
-        let args = e.cluster.body.args(self.node());
         let old: Vec<Operand> = acc.iter().map(|b| e.b.load(*b, at.clone())).collect();
-        let new = match self {
+        let new = self.joined(e, space, old)?;
+        for (buf, value) in acc.iter().zip(new) {
+            e.b.store(*buf, at.clone(), value);
+        }
+        Ok(())
+    }
+
+    /// What accumulators become with the current element.
+    fn joined(&self, e: &mut Inliner<'_>, space: &IterationSpace, old: Vec<Operand>) -> Result<Vec<Operand>> {
+        let args = e.cluster.body.args(self.node());
+        Ok(match self {
             Fold::Reduce(_, r) => {
                 let coords = space.coords();
                 let operands = args.iter().map(|a| e.value(*a, &coords, None)).collect::<Result<Vec<_>>>()?;
@@ -144,11 +181,28 @@ impl Fold {
                     }
                 }]
             }
-        };
-        for (buf, value) in acc.iter().zip(new) {
-            e.b.store(*buf, at.clone(), value);
+        })
+    }
+
+    /// The accumulators of all elements of some groups of axes, of which `acc` holds them at `at` where these are loops.
+    pub fn over(
+        &self,
+        e: &mut Inliner<'_>,
+        space: &IterationSpace,
+        groups: &[MergedAxes],
+        (acc, at): (&[Buf], &Index),
+    ) -> Result<Vec<Operand>> {
+        if is_written_out(groups) {
+            let mut values: Vec<Operand> = self.init().into_iter().map(Operand::Const).collect();
+            each_written_out(e, groups, &mut |e| {
+                values = self.joined(e, space, std::mem::take(&mut values))?;
+                Ok(())
+            })?;
+            return Ok(values);
         }
-        Ok(())
+        self.store_init(e, acc, at);
+        looped_over(e, groups, &mut |e| self.accumulate(e, space, acc, at))?;
+        Ok(acc.iter().map(|b| e.b.load(*b, at.clone())).collect())
     }
 
     /// Combines accumulators at `from` into those at `into`.
@@ -178,6 +232,11 @@ impl Fold {
     /// Binds the node's results, computed from the accumulators at `at`.
     pub fn finish(&self, e: &mut Inliner<'_>, acc: &[Buf], at: &Index) {
         let old: Vec<Operand> = acc.iter().map(|b| e.b.load(*b, at.clone())).collect();
+        self.finish_with(e, old);
+    }
+
+    /// As [`Fold::finish`], from the accumulators' values.
+    pub fn finish_with(&self, e: &mut Inliner<'_>, old: Vec<Operand>) {
         let results = match self {
             Fold::Reduce(_, r) => e.b.apply(&r.finish, &old, &[]),
             Fold::Contract(_, _, dtype) if accumulator(*dtype) != *dtype => {
@@ -189,6 +248,38 @@ impl Fold {
             e.bind(Value { node: self.node(), port: port as u16 }, Bound::Operand(value));
         }
     }
+}
+
+/// Elements that are folded one behind the other, without loops and accumulators: so many more are as fast in loops.
+const MAX_WRITTEN_OUT: i64 = 16;
+
+/// Whether the elements of some groups of axes are folded without loops.
+pub fn is_written_out(groups: &[MergedAxes]) -> bool {
+    advice(|| groups.iter().map(|g| g.extent).product::<Extent>().known().is_some_and(|n| n <= MAX_WRITTEN_OUT))
+}
+
+/// The body for each element of some groups of axes, whose extents are known.
+fn each_written_out(
+    e: &mut Inliner<'_>,
+    groups: &[MergedAxes],
+    body: &mut dyn FnMut(&mut Inliner<'_>) -> Result<()>,
+) -> Result<()> {
+    let Some((g, rest)) = groups.split_first() else { return body(e) };
+    (0..g.extent.fixed()).try_for_each(|i| e.fixed(g.axis, i, |e| each_written_out(e, rest, body)))
+}
+
+/// Loops over some groups of axes.
+pub fn looped_over(
+    e: &mut Inliner<'_>,
+    groups: &[MergedAxes],
+    body: &mut dyn FnMut(&mut Inliner<'_>) -> Result<()>,
+) -> Result<()> {
+    let Some((g, rest)) = groups.split_first() else { return body(e) };
+    let range = (Index::default(), Index::constant(g.extent), 1);
+    e.looped("r", range, LoopKind::Serial, |e, i| {
+        e.set_axis(g.axis, i);
+        looped_over(e, rest, body)
+    })
 }
 
 /// The type sums of products are kept in.

@@ -9,7 +9,7 @@ use tensorc_ir::index::{Index, linearize, unbounded};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, MemorySpace, Operand};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType, Extent, Extents};
+use tensorc_ir::{DType, Extent, Extents};
 use tensorc_schedule::access::{ClusterAccesses, broadcast_coords};
 use tensorc_schedule::layout::span;
 
@@ -27,6 +27,14 @@ pub enum Bound {
 
 type ValueKey = (Value, Vec<Index>, Option<Operand>);
 
+/// What has been written in a scope.
+#[derive(Default)]
+struct Scope {
+    values: BTreeMap<ValueKey, Operand>,
+    /// Valid positions of axes with so many elements, by the operands that they come from.
+    positions: BTreeMap<(Operand, Extent), Index>,
+}
+
 /// Emits values of a cluster by substituting coordinates from consumer to producer.
 ///
 /// Coordinates are indices in *axis variables* that count the iteration space; `actual` says what
@@ -40,7 +48,7 @@ pub struct Inliner<'a> {
     ranges: Vec<(Extent, Extent)>,
     actual: Vec<Index>,
     bound: BTreeMap<Value, Bound>,
-    cache: Vec<BTreeMap<ValueKey, Operand>>,
+    cache: Vec<Scope>,
 }
 
 impl<'a> Inliner<'a> {
@@ -101,7 +109,7 @@ impl<'a> Inliner<'a> {
             ranges: space.all().map(counted).collect(),
             actual: vec![Index::default(); space.len()],
             bound: BTreeMap::new(),
-            cache: vec![BTreeMap::new()],
+            cache: vec![Scope::default()],
         }
     }
 
@@ -162,11 +170,7 @@ impl<'a> Inliner<'a> {
         body: impl FnOnce(&mut Self, Index) -> Result<()>,
     ) -> Result<()> {
         let i = self.b.open_for(name, range, kind);
-        self.cache.push(BTreeMap::new());
-        let bound = self.bound.clone();
-        body(self, i)?;
-        self.bound = bound;
-        self.cache.pop();
+        self.scoped(|e| body(e, i))?;
         self.b.close_for();
         Ok(())
     }
@@ -174,12 +178,24 @@ impl<'a> Inliner<'a> {
     /// The body where `cond` holds, with a scope of its own.
     pub fn when(&mut self, cond: Operand, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.b.open_block();
-        self.cache.push(BTreeMap::new());
+        self.scoped(body)?;
+        self.b.close_if(cond);
+        Ok(())
+    }
+
+    /// The body where an axis stands for one number.
+    pub fn fixed(&mut self, axis: usize, at: i64, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.set_axis(axis, Index::constant(at));
+        self.scoped(body)
+    }
+
+    /// The body, whose values are not used behind it.
+    fn scoped(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.cache.push(Scope::default());
         let bound = self.bound.clone();
         body(self)?;
         self.bound = bound;
         self.cache.pop();
-        self.b.close_if(cond);
         Ok(())
     }
 
@@ -218,6 +234,30 @@ impl<'a> Inliner<'a> {
             e.set_axis(axis, l.offset(hi - lanes));
             body(e, LaneOf::Vector(l))
         })
+    }
+
+    /// The body for the part of a range that lies in each piece of an axis, or for all of it if there are none.
+    pub fn each_piece(
+        &mut self,
+        axis: usize,
+        (lo, hi): (&Index, &Index),
+        pieces: &[(i64, i64)],
+        body: &mut dyn FnMut(&mut Self, Index, Index) -> Result<()>,
+    ) -> Result<()> {
+        if pieces.is_empty() {
+            return body(self, lo.clone(), hi.clone());
+        }
+        for &(from, to) in pieces {
+            let full = self.set_range(axis, (from.into(), (to - 1).into()));
+            let inside = |end: i64, limit: &Index, low: bool| match limit.as_constant() {
+                Some(limit) => Index::constant(if low { end.max(limit) } else { end.min(limit) }),
+                None if low => limit.maximum(&Index::constant(end), &unbounded),
+                None => limit.minimum(&Index::constant(end), &unbounded),
+            };
+            body(self, inside(from, lo, true), inside(to, hi, false))?;
+            self.set_range(axis, full);
+        }
+        Ok(())
     }
 
     /// As [`Inliner::vectorized`] for a counter that is not one axis.
@@ -277,7 +317,23 @@ impl<'a> Inliner<'a> {
         for (v, coords) in &uses.sites {
             let invariant = !coords.iter().any(|c| inner.iter().any(|a| c.mentions(*a as u32)));
             if invariant && qualifies(*v) {
-                self.value(*v, coords, None)?;
+                let value = self.value(*v, coords, None)?;
+                self.positions_of(*v, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes the positions that gathers make of a value.
+    fn positions_of(&mut self, v: Value, value: Operand) -> Result<()> {
+        let cluster = self.cluster;
+        for (user, ..) in cluster.body.uses(v.node) {
+            let args = cluster.body.args(user);
+            if let Some(Prim::Gather(g)) = cluster.prim(user)
+                && args[1] == v
+            {
+                let n = cluster.ty(args[0])?.dims.at(g.axis);
+                self.clamped(value, n);
             }
         }
         Ok(())
@@ -327,12 +383,12 @@ impl<'a> Inliner<'a> {
     }
 
     fn cached(&mut self, key: ValueKey, compute: impl FnOnce(&mut Self) -> Result<Operand>) -> Result<Operand> {
-        if let Some(found) = self.cache.iter().rev().find_map(|scope| scope.get(&key)) {
+        if let Some(found) = self.cache.iter().rev().find_map(|scope| scope.values.get(&key)) {
             return Ok(*found);
         }
         let value = compute(self)?;
         if let Some(scope) = self.cache.last_mut() {
-            scope.insert(key, value);
+            scope.values.insert(key, value);
         }
         Ok(value)
     }
@@ -368,6 +424,14 @@ impl<'a> Inliner<'a> {
                     view.map.iter().map(|m| m.substitute(&|d| coords[d as usize].clone(), &range)).collect();
                 let dims = cluster.ty(args[0])?.dims;
                 let Some(fill) = view.fill else { return self.value(args[0], &at, guard) };
+                let ranges = self.ranges.clone();
+                let leaves = |(index, n): (&Index, Extent)| {
+                    let (lo, hi) = index.interval(&|a: u32| ranges[a as usize]);
+                    hi.known().is_some_and(|hi| hi < 0) || lo.known().zip(n.known()).is_some_and(|(lo, n)| lo >= n)
+                };
+                if at.iter().zip(cluster.ty(args[0])?.dims.all()).any(leaves) {
+                    return Ok(Operand::Const(fill));
+                }
                 let inner = self.guard(&at, &dims, guard);
                 let value = self.value(args[0], &at, inner)?;
                 match inner {
@@ -381,7 +445,7 @@ impl<'a> Inliner<'a> {
                 let data = cluster.ty(args[0])?;
                 let rank = cluster.ty(args[1])?.rank();
                 let position = self.value(args[1], &coords[g.axis..g.axis + rank], guard)?;
-                let row = self.clamped(position, &data, g.axis);
+                let row = self.clamped(position, data.dims.at(g.axis));
                 let axis = self.add_axis(row, data.dims.at(g.axis));
                 let mut at = coords[..g.axis].to_vec();
                 at.push(Index::var(axis as u32));
@@ -412,8 +476,12 @@ impl<'a> Inliner<'a> {
     }
 
     /// An index value as a valid position of an axis: negative counts from the end, then clamped.
-    fn clamped(&mut self, position: Operand, data: &DenseType, axis: usize) -> Index {
-        let n = data.dims.at(axis);
+    fn clamped(&mut self, position: Operand, extent: Extent) -> Index {
+        let key = (position, extent);
+        if let Some(known) = self.cache.iter().rev().find_map(|scope| scope.positions.get(&key)) {
+            return known.clone();
+        }
+        let n = extent;
         let [n, last] = [n, (n - 1).greatest(0)].map(|n| self.b.index_value(Index::constant(n)));
         let zero = Operand::Const(Scalar::i64(0));
         let p = match self.b.dtype(position) {
@@ -425,7 +493,11 @@ impl<'a> Inliner<'a> {
         let p = self.b.op(ScalarOp::Select, &[negative, wrapped, p]);
         let p = self.b.op(ScalarOp::Max, &[p, zero]);
         let p = self.b.op(ScalarOp::Min, &[p, last]);
-        self.b.as_index(p)
+        let index = self.b.as_index(p);
+        if let Some(scope) = self.cache.last_mut() {
+            scope.positions.insert(key, index.clone());
+        }
+        index
     }
 
     /// A thread-private buffer in the current scope.

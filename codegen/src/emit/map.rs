@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
 use tensorc_ir::extent::advice;
 use tensorc_ir::graph::NodeId;
-use tensorc_ir::index::Index;
+use tensorc_ir::index::{Index, unbounded};
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::scalar::MathFn;
+use tensorc_ir::{Extent, Extents};
 use tensorc_schedule::access::axes::IterationAxes;
 use tensorc_schedule::access::{ClusterAccesses, MergedAxes, group_axes};
 
 use super::cluster::Cluster;
 use super::inline::Inliner;
 use super::nest::parallel;
+use super::pieces;
 use super::vector_math::{self, VectorLoop};
 
 /// How the loops over one cluster are cut.
@@ -27,6 +28,8 @@ struct MapTiling {
     /// loads are contiguous while the innermost one's are not, so that every cache line loaded is used up, or
     /// else the one around rows too short for an iteration of their own.
     tile: Option<(MergedAxes, Extent)>,
+    /// Pieces of the innermost group, and of the one around it; none: the whole of it.
+    pieces: [Vec<(i64, i64)>; 2],
 }
 
 const BLOCK: u64 = 4096;
@@ -40,7 +43,7 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let IterationAxes { extents, coords, uses } = IterationAxes::of(cluster, &outputs, &dims)?;
     let mut groups = group_axes(&extents, &uses, &|_| false, &|_, _| true);
     let inner = groups.pop();
-    let schedule = schedule(cluster, &uses, &groups, inner.as_ref());
+    let schedule = schedule(cluster, (&extents, &uses), &groups, inner.as_ref());
     let mut e = Inliner::new(cluster, name, &extents)?;
     let stored: Vec<_> = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
     let store = |e: &mut Inliner<'_>| e.store_values(&stored);
@@ -53,7 +56,7 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
 
 fn schedule(
     cluster: &Cluster<'_>,
-    uses: &ClusterAccesses,
+    (extents, uses): (&Extents, &ClusterAccesses),
     outer: &[MergedAxes],
     inner: Option<&MergedAxes>,
 ) -> MapTiling {
@@ -72,8 +75,16 @@ fn schedule(
     // How many rows and elements are taken at a time does not change results.
     advice(|| {
         let rows = |g: &MergedAxes| (g.clone(), short(g.extent, BLOCK / extent.example().max(1) as u64));
+        let apart = transposed.is_none() && cluster.ops() <= pieces::MAX_OPS;
         let tile = transposed.or_else(|| outer.last().map(rows).filter(|(_, rows)| *rows > 1));
-        MapTiling { block, lanes: cluster.lanes(extent), tile }
+        let pieces = match inner.filter(|_| apart).map(|g| pieces::pieces(g, extents, uses)) {
+            Some(columns) if !columns.is_empty() => {
+                let rows = tile.as_ref().map_or(vec![], |(g, _)| pieces::pieces(g, extents, uses));
+                [columns, rows]
+            }
+            _ => [vec![], vec![]],
+        };
+        MapTiling { block, lanes: cluster.lanes(extent), tile, pieces }
     })
 }
 
@@ -117,23 +128,36 @@ fn nest(
             false => e.b.let_index("whole", lo.offset(s.block).minimum(&whole_vectors, &wide)),
         };
         let columns = VectorLoop { roots: &outputs, coords, block: s.block, lanes: s.lanes };
-        let rows = |e: &mut Inliner<'_>| {
+        let row = |e: &mut Inliner<'_>, range: (Index, Index, Index)| {
             e.hoist(uses, &[inner.axis])?;
-            let range = (lo.clone(), hi.clone(), whole.clone());
             vector_math::columns(e, &columns, range, &|e, i| e.set_axis(inner.axis, i), &|e, _| store(e))
         };
-        match &s.tile {
-            None => rows(e),
+        let ends = match &s.tile {
+            None => None,
             Some((g, t)) => {
                 let start = q.floor_div(blocks, &limits).scale(*t);
                 let start = e.b.let_index("tile", start);
                 let wide = |_: u32| (0, g.extent);
                 let end = start.offset(*t).minimum(&Index::constant(g.extent), &wide);
-                e.looped("t", (start, end, 1), LoopKind::Serial, |e, t| {
-                    e.set_axis(g.axis, t);
-                    rows(e)
-                })
+                Some((g, start, end))
             }
+        };
+        let rows = |e: &mut Inliner<'_>, range: &(Index, Index, Index)| match &ends {
+            None => row(e, range.clone()),
+            Some((g, start, end)) => e.each_piece(g.axis, (start, end), &s.pieces[1], &mut |e, from, to| {
+                e.looped("t", (from, to, 1), LoopKind::Serial, |e, t| {
+                    e.set_axis(g.axis, t);
+                    row(e, range.clone())
+                })
+            }),
+        };
+        if s.pieces[0].is_empty() {
+            return rows(e, &(lo, hi, whole));
         }
+        e.each_piece(inner.axis, (&lo, &hi), &s.pieces[0], &mut |e, from, to| {
+            let lanes = s.lanes as i64;
+            let whole = from.add(&to.sub(&from).floor_div(lanes, &unbounded).scale(lanes));
+            rows(e, &(from, to, whole))
+        })
     })
 }

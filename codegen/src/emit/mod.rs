@@ -10,6 +10,7 @@ mod inline;
 mod map;
 mod math;
 mod nest;
+mod pieces;
 mod row;
 mod vector_math;
 mod windows;

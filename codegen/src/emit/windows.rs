@@ -1,20 +1,21 @@
 //! Windows that reach over the border of an image. A task copies the part of the image that its windows cover into memory of
 //! its own, the border filled in: the folds then read whole vectors without a test, and what feeds them is computed once
-//! for each pixel, rather than once for each window that has it.
+//! for each pixel, rather than once for each window that has it. Where the order of a fold allows it, rows of windows are
+//! folded first, once for all windows that have them.
 
-use tensorc_ir::Extents;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, NodeKind, Value};
-use tensorc_ir::index::Index;
+use tensorc_ir::index::{Index, linearize, unbounded};
 use tensorc_ir::kir::{Buf, LoopKind, MemorySpace as Memory, Operand};
 use tensorc_ir::prim::Prim;
-use tensorc_ir::scalar::{Scalar, ScalarOp};
+use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{Extent, Extents};
 use tensorc_schedule::access::MergedAxes;
 use tensorc_schedule::access::space::{Analysis, IterationSpace};
 
 use super::cluster::Cluster;
-use super::fold::Fold;
-use super::inline::{Bound, Inliner};
+use super::fold::{Fold, is_written_out};
+use super::inline::{Bound, Inliner, LaneOf};
 
 /// Most elements of a copy: half of a first-level cache of 48 KiB.
 const MAX_COPY_ELEMENTS: u64 = 6144;
@@ -46,6 +47,16 @@ pub struct Windows {
     sides: Vec<WindowAxis>,
     /// Positions along the first side for which a task computes.
     band: u64,
+    rows: Option<WindowRows>,
+}
+
+/// The rows of windows, folded before the windows are.
+struct WindowRows {
+    fold: Fold,
+    /// The axis along a row.
+    along: MergedAxes,
+    /// The fold of rows.
+    of_rows: Fold,
 }
 
 impl Windows {
@@ -76,7 +87,13 @@ impl Windows {
         let inner = &plan.kept[plan.kept.len().saturating_sub(sides.len())..];
         let innermost: Vec<(usize, u64)> = inner.iter().map(|g| (g.axis, g.extent.fixed() as u64)).collect();
         let Some(band) = band(&sides).filter(|_| walked == innermost) else { return Ok(None) };
-        Ok(Some(Windows { view, image, at, fill, sides, band }))
+        let rows = window_rows(cluster, (space, plan), folds, &at, &sides)?;
+        Ok(Some(Windows { view, image, at, fill, sides, band, rows }))
+    }
+
+    /// The fold of windows whose rows are folded when it begins.
+    pub fn of_rows(&self) -> Option<Fold> {
+        self.rows.as_ref().map(|rows| rows.of_rows.clone())
     }
 
     /// The groups of kept axes that are not walked by windows.
@@ -101,13 +118,64 @@ impl Windows {
         let begin = e.add_axis(start.clone(), self.sides[0].count);
         let extents = self.extents();
         let dtype = e.cluster.ty(self.image)?.dtype;
-        let copy = e.alloc("image", dtype, extents.iter().product::<u64>(), Memory::Stack);
+        let len =
+            extents.iter().product::<u64>() + self.pitch(e).map_or(0, |(pitch, last)| (pitch - last.count) * last.step);
+        let copy = e.alloc("image", dtype, len, Memory::Stack);
         let origin: Vec<Index> = self.sides.iter().enumerate().map(|(i, side)| self.origin(i, side, begin)).collect();
-        self.copy(e, copy, &extents, &origin)?;
-        let coords = self.sides.iter().zip(&origin).map(|(side, origin)| self.at[side.axis].sub(origin));
-        let base = tensorc_ir::index::linearize(&coords.collect::<Vec<_>>(), &extents);
-        e.bind(self.view, Bound::Row { buf: copy, base, axes: vec![], dims: Extents::default() });
+        self.copy(e, (copy, len), &extents, &origin)?;
+        let mut coords: Vec<Index> =
+            self.sides.iter().zip(&origin).map(|(side, origin)| self.at[side.axis].sub(origin)).collect();
+        match (&self.rows, self.pitch(e), &extents[..]) {
+            (Some(rows), Some((pitch, last)), [outer @ .., _]) => {
+                let folded = self.fold_rows(e, rows, copy, &extents)?;
+                coords[self.sides.len() - 1] = Index::var(last.windows as u32);
+                self.bind(e, folded, &coords, &[outer, &[pitch]].concat());
+            }
+            _ => self.bind(e, copy, &coords, &extents),
+        }
         self.rows(e, 0, &start, body)
+    }
+
+    /// Lets windows be read from memory with such extents.
+    fn bind(&self, e: &mut Inliner<'_>, buf: Buf, at: &[Index], extents: &[u64]) {
+        let base = linearize(at, extents);
+        e.bind(self.view, Bound::Row { buf, base, axes: vec![], dims: Extents::default() });
+    }
+
+    /// Where rows are folded first: how far their results lie apart, a number of whole vectors, and the side along them.
+    /// What is computed behind the last window is never used.
+    fn pitch(&self, e: &Inliner<'_>) -> Option<(u64, &WindowAxis)> {
+        let last = self.sides.last().filter(|_| self.rows.is_some())?;
+        Some((last.count.next_multiple_of(e.cluster.lanes(last.count.into())), last))
+    }
+
+    /// Folds the rows of all windows of a copy; the memory that holds the results.
+    fn fold_rows(&self, e: &mut Inliner<'_>, rows: &WindowRows, copy: Buf, extents: &[u64]) -> Result<Buf> {
+        let ([outer @ .., reach], Some((pitch, last))) = (extents, self.pitch(e)) else { return Ok(copy) };
+        let [dtype] = rows.fold.accumulators()[..] else { return Ok(copy) };
+        let height = outer.iter().product::<u64>();
+        let folded = e.alloc("rows", dtype, height * pitch, Memory::Stack);
+        let lanes = e.cluster.lanes(last.count.into());
+        let groups = std::slice::from_ref(&rows.along);
+        let acc = if is_written_out(groups) { vec![] } else { rows.fold.alloc(e, lanes) };
+        let space = IterationSpace { dims: Extents::default(), reduced: vec![] };
+        e.looped("y", (Index::default(), Index::constant(height as i64), 1), LoopKind::Serial, |e, y| {
+            let row = Index::var(e.add_axis(y, height) as u32);
+            let column = self.at[last.axis].offset(-last.first);
+            self.bind(e, copy, &[row.clone(), column], &[height, *reach]);
+            e.covered(last.windows, (Extent::ZERO, pitch.into()), lanes, false, &mut |e, lane| {
+                let at = match lane {
+                    LaneOf::Vector(l) => l,
+                    LaneOf::Scalar => Index::default(),
+                };
+                let values = rows.fold.over(e, &space, groups, (&acc, &at))?;
+                let to = row.scale(pitch as i64).add(&Index::var(last.windows as u32));
+                let to = e.kernel_index(&to);
+                values.into_iter().for_each(|value| e.b.store(folded, to.clone(), value));
+                Ok(())
+            })
+        })?;
+        Ok(folded)
     }
 
     /// Extents of the copy.
@@ -120,68 +188,36 @@ impl Windows {
     /// The coordinate of the image where the copy begins.
     fn origin(&self, i: usize, side: &WindowAxis, begin: usize) -> Index {
         match i {
-            0 => Index::var(begin as u32).scale(side.step as i64).offset(side.first),
+            0 if self.bands() > 1 => Index::var(begin as u32).scale(side.step as i64).offset(side.first),
             _ => Index::constant(side.first),
         }
     }
 
-    fn copy(&self, e: &mut Inliner<'_>, copy: Buf, extents: &[u64], origin: &[Index]) -> Result<()> {
+    /// Fills so many elements, then writes those that lie in the image.
+    fn copy(&self, e: &mut Inliner<'_>, (copy, len): (Buf, u64), extents: &[u64], origin: &[Index]) -> Result<()> {
+        let axis = e.add_axis(Index::default(), len);
+        e.covered(axis, (Extent::ZERO, len.into()), e.cluster.lanes(len.into()), true, &mut |e, _| {
+            let to = e.axis(axis);
+            e.b.store(copy, to, Operand::Const(self.fill));
+            Ok(())
+        })?;
         let axes: Vec<usize> = extents.iter().map(|n| e.add_axis(Index::default(), *n)).collect();
         let mut at = self.at.clone();
         for ((side, origin), axis) in self.sides.iter().zip(origin).zip(&axes) {
             at[side.axis] = origin.add(&Index::var(*axis as u32));
         }
-        let to: Vec<Index> = axes.iter().map(|a| Index::var(*a as u32)).collect();
-        let to = tensorc_ir::index::linearize(&to, extents);
-        self.copy_side(e, &axes, extents, &mut |e, inside| {
-            let value = match inside {
-                true => self.pixel(e, &at)?,
-                false => Operand::Const(self.fill),
-            };
+        let coords: Vec<Index> = axes.iter().map(|a| Index::var(*a as u32)).collect();
+        let sides = self.sides.iter().zip(origin).zip(axes.iter().zip(extents));
+        let sides: Vec<CopiedSide<'_>> = sides
+            .map(|((side, origin), (axis, extent))| CopiedSide { side, origin, axis: *axis, extent: *extent })
+            .collect();
+        let to = linearize(&coords, extents);
+        within(e, &sides, &mut |e| {
+            let value = e.value(self.image, &at, None)?;
             let to = e.kernel_index(&to);
             e.b.store(copy, to, value);
             Ok(())
         })
-    }
-
-    /// A pixel, or the fill value outside of the image.
-    fn pixel(&self, e: &mut Inliner<'_>, at: &[Index]) -> Result<Operand> {
-        let dims = e.cluster.ty(self.image)?.dims;
-        let guard = e.guard(at, &dims, None);
-        let value = e.value(self.image, at, guard)?;
-        Ok(match guard {
-            Some(cond) => e.b.op(ScalarOp::Select, &[cond, value, Operand::Const(self.fill)]),
-            None => value,
-        })
-    }
-
-    /// Loops over the copy; along the last side, what lies outside of the image is known.
-    fn copy_side(
-        &self,
-        e: &mut Inliner<'_>,
-        axes: &[usize],
-        extents: &[u64],
-        body: &mut dyn FnMut(&mut Inliner<'_>, bool) -> Result<()>,
-    ) -> Result<()> {
-        let (axis, n) = (axes[0], extents[0] as i64);
-        if axes.len() > 1 {
-            return e.looped("y", (Index::default(), Index::constant(n), 1), LoopKind::Serial, |e, y| {
-                e.set_axis(axis, y);
-                self.copy_side(e, &axes[1..], &extents[1..], body)
-            });
-        }
-        let side = &self.sides[self.sides.len() - 1];
-        // Bands are parts of the first of several sides, so this one is copied as a whole.
-        let (lo, hi) = ((-side.first).clamp(0, n), (side.size as i64 - side.first).clamp(0, n));
-        for (from, to, inside) in [(0, lo, false), (lo, hi, true), (hi.max(lo), n, false)] {
-            if from < to {
-                let full = e.set_range(axis, (from.into(), (to - 1).into()));
-                let lanes = e.cluster.lanes((to - from).into());
-                e.covered(axis, (from.into(), to.into()), lanes, true, &mut |e, _| body(e, inside))?;
-                e.set_range(axis, full);
-            }
-        }
-        Ok(())
     }
 
     /// Loops over all sides but the last.
@@ -210,6 +246,73 @@ impl Windows {
             self.rows(e, i + 1, start, body)
         })
     }
+}
+
+/// A side of a copy.
+struct CopiedSide<'w> {
+    side: &'w WindowAxis,
+    /// The coordinate of the image where it begins.
+    origin: &'w Index,
+    axis: usize,
+    extent: u64,
+}
+
+impl CopiedSide<'_> {
+    /// The part of the side that lies in the image, in kernel variables.
+    fn inside(&self, e: &Inliner<'_>) -> (Index, Index) {
+        let (origin, n) = (e.kernel_index(self.origin), Index::constant(self.extent as i64));
+        let reach = |from: i64| Index::constant(from).sub(&origin).maximum(&Index::default(), &unbounded);
+        (reach(0).minimum(&n, &unbounded), reach(self.side.size as i64).minimum(&n, &unbounded))
+    }
+}
+
+/// Loops over the part of some sides that lies in the image.
+fn within(
+    e: &mut Inliner<'_>,
+    sides: &[CopiedSide<'_>],
+    body: &mut dyn FnMut(&mut Inliner<'_>) -> Result<()>,
+) -> Result<()> {
+    let Some((first, rest)) = sides.split_first() else { return body(e) };
+    let (lo, hi) = first.inside(e);
+    if let (true, Some(from), Some(to)) = (rest.is_empty(), lo.as_constant(), hi.as_constant()) {
+        if from >= to {
+            return Ok(());
+        }
+        let full = e.set_range(first.axis, (from.into(), (to - 1).into()));
+        let lanes = e.cluster.lanes((to - from).into());
+        e.covered(first.axis, (from.into(), to.into()), lanes, !e.cluster.is_wide(), &mut |e, _| body(e))?;
+        e.set_range(first.axis, full);
+        return Ok(());
+    }
+    e.looped("y", (lo, hi, 1), LoopKind::Serial, |e, y| {
+        e.set_axis(first.axis, y);
+        within(e, rest, body)
+    })
+}
+
+/// How rows of windows are folded first: where the one fold allows it, along the last axis that it folds, which must be
+/// one of the image's last side alone.
+fn window_rows(
+    cluster: &Cluster<'_>,
+    (space, plan): (&IterationSpace, &Analysis),
+    folds: &[Fold],
+    at: &[Index],
+    sides: &[WindowAxis],
+) -> Result<Option<WindowRows>> {
+    let ([fold], [_, .., along], [_, .., last]) = (folds, &plan.reduced[..], sides) else { return Ok(None) };
+    let Some(of_rows) = fold.of_runs() else { return Ok(None) };
+    let mut vars = vec![];
+    at[last.axis].visit_vars(&mut |v| vars.push(v as usize));
+    vars.sort_unstable();
+    vars.dedup();
+    let mut expected = vec![last.windows, along.axis];
+    expected.sort_unstable();
+    let elsewhere = at.iter().enumerate().all(|(a, i)| a == last.axis || !i.mentions(along.axis as u32));
+    // Elements of the window's whole space would need what is folded already.
+    let full = cluster.outputs().into_iter().map(|v| Ok(space.is_full(&cluster.ty(v)?.dims)));
+    let single = !full.collect::<Result<Vec<bool>>>()?.contains(&true);
+    let fits = vars == expected && elsewhere && single;
+    Ok(fits.then(|| WindowRows { fold: fold.clone(), along: along.clone(), of_rows }))
 }
 
 /// The only view of a cluster that may leave its operand, with its fill value, if folds alone use it.

@@ -311,20 +311,22 @@ impl<'k> Finder<'k> {
             Some(Known::Value(v)) => return Some(*v),
             Some(Known::Index(_)) => {}
             None if var.0 == self.counter || Some(var.0) == self.lane => {}
-            None if self.open.iter().any(|(inner, ..)| *inner == var.0) => return None,
+            None if self.open.iter().any(|(inner, ..)| *inner == var.0) => {}
             None => {
                 let uniform = self.uniform(UniformValue::Operand(operand, dtype));
                 return Some(self.once(Op::Uniform(uniform), dtype));
             }
         }
         let Linear { per_count, per_lane, inner, rest } = self.linear(&Index::var(var.0))?;
-        if !inner.is_empty() {
-            return None;
-        }
+        let turns = match inner[..] {
+            [] => None,
+            [turns] => Some(turns),
+            _ => return None,
+        };
         let uniform = self.uniform(UniformValue::Index(rest.add(&self.lo.scale(per_count))));
         self.regular &= per_count == per_lane;
         // `finish` multiplies by the step of the loop.
-        let op = Op::Positions { uniform, per_iteration: per_count, per_lane, ahead: 0 };
+        let op = Op::Positions { uniform, per_iteration: per_count, per_lane, ahead: 0, turns };
         // What is computed in an inner loop is not there behind it.
         Some(if self.open.is_empty() { self.once(op, DType::I64) } else { self.push(op, DType::I64) })
     }
@@ -340,23 +342,22 @@ impl<'k> Finder<'k> {
     /// Where an index of a buffer in memory leads.
     fn place(&mut self, buf: Buf, index: &Index) -> Option<Place> {
         let Linear { per_count, per_lane, inner, rest } = self.linear(index)?;
-        if !matches!(per_lane, 0 | 1) {
+        if !matches!(per_lane, 0..=2) {
             return None;
         }
         let size = self.kernel.buf(buf).dtype.size() as i64;
         let moving = self.offset(inner.into_iter().map(|(number, factor)| (number, factor * size)).collect());
         self.regular &= per_count == per_lane;
-        let by_lane = per_lane == 1;
         // `finish` multiplies by the step of the loop.
         let (start, advance) = (rest.add(&self.lo.scale(per_count)), per_count);
         let near = |p: &Pointer| {
-            let alike = p.buf == buf && p.by_lane == by_lane && p.advance == advance;
+            let alike = p.buf == buf && p.per_lane == per_lane && p.advance == advance;
             start.sub(&p.start).as_constant().filter(|d| alike && d.unsigned_abs() < 1 << 20)
         };
         let dtype = self.kernel.buf(buf).dtype;
         let found = self.pointers.iter().enumerate().find_map(|(i, p)| near(p).map(|offset| (i, offset)));
         let (pointer, offset) = found.unwrap_or_else(|| {
-            self.pointers.push(Pointer { buf, start, bytes: size, by_lane, advance, per_row: 0 });
+            self.pointers.push(Pointer { buf, start, bytes: size, per_lane, advance, per_row: 0 });
             (self.pointers.len() - 1, 0)
         });
         Some(Place { pointer: pointer as u32, offset, moving, dtype })
@@ -409,8 +410,8 @@ impl<'k> Finder<'k> {
             return Some(self.push(Op::Accumulator(accumulator), dtype));
         }
         let place = self.place(buf, index)?;
-        // One element, in lanes of which some do not read it, is another matter.
-        if guard.is_some() && !self.pointers[place.pointer as usize].by_lane {
+        // One element, in lanes of which some do not read it, is another matter, and so is every second one.
+        if guard.is_some() && self.pointers[place.pointer as usize].per_lane != 1 {
             return None;
         }
         Some(self.push(Op::Load { place, guard }, dtype))
@@ -421,7 +422,7 @@ impl<'k> Finder<'k> {
             MemorySpace::Register => Op::SetAccumulator(self.accumulator(buf, index)?, value),
             _ => {
                 let place = self.place(buf, index)?;
-                if !self.pointers[place.pointer as usize].by_lane {
+                if self.pointers[place.pointer as usize].per_lane != 1 {
                     return None;
                 }
                 Op::Store { place, value }
@@ -455,7 +456,7 @@ impl<'k> Finder<'k> {
 
     fn finish(mut self, (hi, step): (&Index, i64), lanes: u32) -> Option<VectorLoop> {
         let local = self.all_local();
-        let mut code = fold::fold(self.code);
+        let mut code = fold::fold(self.code, &self.pointers);
         let regular = self.regular && local && step == i64::from(lanes);
         let form = if regular { LoopForm::Elements } else { LoopForm::Iterations };
         for i in &mut code {

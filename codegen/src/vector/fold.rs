@@ -3,9 +3,9 @@
 use tensorc_abi::DType;
 use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
-use super::{Instruction, Op, ValueId};
+use super::{Instruction, Op, Pointer, ValueId};
 
-pub(super) fn fold(mut code: Vec<Instruction>) -> Vec<Instruction> {
+pub(super) fn fold(mut code: Vec<Instruction>, pointers: &[Pointer]) -> Vec<Instruction> {
     let mut uses = vec![0u32; code.len()];
     for i in &code {
         i.op.operands().iter().for_each(|v| uses[*v as usize] += 1);
@@ -14,7 +14,10 @@ pub(super) fn fold(mut code: Vec<Instruction>) -> Vec<Instruction> {
         if let Some(op) = extremum(&code, &code[at].op) {
             code[at].op = op;
         }
-        half(&mut code, at, &uses);
+        if let Some(op) = narrow_positions(&code, &code[at]) {
+            code[at].op = op;
+        }
+        half(&mut code, at, &uses, pointers);
     }
     without_unused(code)
 }
@@ -35,13 +38,20 @@ fn extremum(code: &[Instruction], op: &Op) -> Option<Op> {
     }
 }
 
+/// The low halves of positions are counted as such.
+fn narrow_positions(code: &[Instruction], i: &Instruction) -> Option<Op> {
+    let Op::Apply(ScalarOp::Cast(DType::I32), args) = &i.op else { return None };
+    let from = &code[args[0] as usize].op;
+    matches!(from, Op::Positions { .. }).then(|| from.clone())
+}
+
 /// Memory of f16 and bf16 is converted as it is read and written.
-fn half(code: &mut [Instruction], at: usize, uses: &[u32]) {
+fn half(code: &mut [Instruction], at: usize, uses: &[u32], pointers: &[Pointer]) {
     match &code[at].op {
         Op::Apply(ScalarOp::Cast(DType::F32), args) => {
             let from = &code[args[0] as usize];
             if let (Op::Load { place, guard: None }, DType::F16 | DType::BF16) = (&from.op, from.dtype) {
-                let single = uses[args[0] as usize] == 1;
+                let single = uses[args[0] as usize] == 1 && pointers[place.pointer as usize].per_lane < 2;
                 if single {
                     let (place, dtype) = (*place, from.dtype);
                     // What stands between may write to the same memory.

@@ -83,12 +83,22 @@ pub(crate) struct Pointer {
     pub start: Index,
     /// Bytes of an element in memory.
     pub bytes: i64,
-    /// Whether each lane accesses the next element; else all access the same.
-    pub by_lane: bool,
+    /// Elements from one lane to the next: none, where all lanes access the same, one, or, where they are read, two.
+    pub per_lane: i64,
     /// Elements from one iteration to the next.
     pub advance: i64,
     /// Elements from one row to the next.
     pub per_row: i64,
+}
+
+/// The greatest factor of a register in an address.
+const MAX_INDEX_SCALE: i64 = 8;
+
+impl Pointer {
+    /// Whether each lane accesses an element of its own.
+    pub fn by_lane(&self) -> bool {
+        self.per_lane != 0
+    }
 }
 
 /// A value that is the same in all lanes and iterations, of outside of the loop.
@@ -147,12 +157,14 @@ pub(crate) struct Instruction {
 pub(crate) enum Op {
     Const(Scalar),
     Uniform(u32),
-    /// `uniform + iteration·per_iteration + (ahead + lane)·per_lane`, i64.
+    /// `uniform + iteration·per_iteration + (ahead + lane)·per_lane`, i64 or the low half, i32. In an inner loop with
+    /// `turns`, so much for each of its turns that are done is added.
     Positions {
         uniform: u32,
         per_iteration: i64,
         per_lane: i64,
         ahead: i64,
+        turns: Option<(u32, i64)>,
     },
     /// Reads so many elements behind a pointer. With a guard, a mask, only where it holds; the scalar elsewhere.
     Load {

@@ -7,7 +7,7 @@ use tensorc_ir::kir::{Kernel, LoopKind, Operand, Stmt};
 use tensorc_schedule::target::VectorLevel;
 
 use super::find::{find, unbounded};
-use super::{LoopForm, Rows, UniformValue, VectorLoop};
+use super::{LoopForm, MAX_INDEX_SCALE, Pointer, Rows, UniformValue, VectorLoop};
 
 /// The loop over rows that a statement is, if nothing but elements is computed in it.
 pub(super) fn rows(kernel: &Kernel, stmt: &Stmt, level: VectorLevel) -> Option<VectorLoop> {
@@ -17,7 +17,10 @@ pub(super) fn rows(kernel: &Kernel, stmt: &Stmt, level: VectorLevel) -> Option<V
     // Only what is the outermost loop over elements.
     elements.first().filter(|s| matches!(s, Stmt::For { .. }))?;
     let whole = |l: &VectorLoop| l.statements == elements.len() && l.form != LoopForm::Iterations;
-    let plain = |l: &VectorLoop| l.rows.is_none() && l.loops.is_empty() && l.accumulators.is_empty();
+    let near = |p: &Pointer| p.per_lane * p.bytes <= MAX_INDEX_SCALE;
+    let plain = |l: &VectorLoop| {
+        l.rows.is_none() && l.loops.is_empty() && l.accumulators.is_empty() && l.pointers.iter().all(near)
+    };
     let mut l = find(kernel, elements, level).into_iter().find(|l| whole(l) && plain(l))?;
     let mut known: HashMap<u32, Index> = HashMap::new();
     for name in names {

@@ -36,8 +36,8 @@ fn goes_on(whole: &VectorLoop, next: &VectorLoop) -> bool {
 fn same(a: &VectorLoop, b: &VectorLoop) -> bool {
     let pointers = a.pointers.len() == b.pointers.len()
         && a.pointers.iter().zip(&b.pointers).all(|(p, q)| {
-            let from = |start: &Index, lo: &Index| if p.by_lane { start.sub(lo) } else { start.clone() };
-            p.buf == q.buf && p.by_lane == q.by_lane && from(&p.start, &a.lo) == from(&q.start, &b.lo)
+            let from = |start: &Index, lo: &Index| start.sub(&lo.scale(p.per_lane));
+            p.buf == q.buf && p.per_lane == q.per_lane && from(&p.start, &a.lo) == from(&q.start, &b.lo)
         });
     let code = a.code.len() == b.code.len()
         && a.code.iter().zip(&b.code).all(|(p, q)| p.dtype == q.dtype && same_op(&p.op, &q.op));
@@ -68,9 +68,10 @@ fn positions(l: &VectorLoop) -> Vec<i64> {
 
 fn same_op(a: &Op, b: &Op) -> bool {
     match (a, b) {
-        (Op::Positions { uniform, per_lane, .. }, Op::Positions { uniform: other, per_lane: lane, .. }) => {
-            uniform == other && per_lane == lane
-        }
+        (
+            Op::Positions { uniform, per_lane, turns, .. },
+            Op::Positions { uniform: other, per_lane: lane, turns: others, .. },
+        ) => uniform == other && per_lane == lane && turns == others,
         _ => a == b,
     }
 }

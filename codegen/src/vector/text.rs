@@ -54,7 +54,10 @@ impl VectorLoop {
             Op::Const(c) if c.dtype.is_float() => format!("{}", c.as_f64()),
             Op::Const(c) => format!("{}", c.as_i64()),
             Op::Uniform(i) => format!("u{i}"),
-            Op::Positions { uniform, per_lane, .. } => format!("positions u{uniform} + {per_lane} a lane"),
+            Op::Positions { uniform, per_lane, turns, .. } => {
+                let turns = turns.map(|(_, by)| format!(" + {by} a turn")).unwrap_or_default();
+                format!("positions u{uniform} + {per_lane} a lane{turns}")
+            }
             Op::Load { place, guard: None } => format!("load {}", self.place(place)),
             Op::Load { place, guard: Some((v, fill)) } => {
                 format!("load {} where v{v} else {}", self.place(place), fill.as_f64())
@@ -79,7 +82,11 @@ impl VectorLoop {
         let p = &self.pointers[place.pointer as usize];
         let moving = place.moving.map(|i| format!(" + o{i}")).unwrap_or_default();
         let offset = if place.offset == 0 { String::new() } else { format!(" + {}", place.offset) };
-        let splat = if p.by_lane { "" } else { " splat" };
-        format!("p{}{offset}{moving}{splat}", place.pointer)
+        let lanes = match p.per_lane {
+            0 => " splat".to_owned(),
+            1 => String::new(),
+            n => format!(" by {n}"),
+        };
+        format!("p{}{offset}{moving}{lanes}", place.pointer)
     }
 }

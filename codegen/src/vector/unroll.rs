@@ -47,7 +47,7 @@ pub(super) fn unrolled(l: &VectorLoop, times: u32, lanes: u32) -> VectorLoop {
 fn is_shared(l: &VectorLoop, op: &Op) -> bool {
     match op {
         Op::Const(_) | Op::Uniform(_) | Op::Begin(_) | Op::End(_) => true,
-        Op::Load { place, guard: None } => !l.pointers[place.pointer as usize].by_lane,
+        Op::Load { place, guard: None } => !l.pointers[place.pointer as usize].by_lane(),
         _ => false,
     }
 }
@@ -55,10 +55,8 @@ fn is_shared(l: &VectorLoop, op: &Op) -> bool {
 /// Moves what an instruction accesses to the elements of a copy.
 fn ahead(l: &VectorLoop, op: &mut Op, (copy, lanes): (u32, u32), accumulators: u32) {
     match op {
-        Op::Load { place, .. } | Op::LoadHalf { place, .. } | Op::Store { place, .. } | Op::StoreHalf { place, .. }
-            if l.pointers[place.pointer as usize].by_lane =>
-        {
-            place.offset += i64::from(copy * lanes);
+        Op::Load { place, .. } | Op::LoadHalf { place, .. } | Op::Store { place, .. } | Op::StoreHalf { place, .. } => {
+            place.offset += i64::from(copy * lanes) * l.pointers[place.pointer as usize].per_lane;
         }
         Op::Positions { ahead, .. } => *ahead = i64::from(copy * lanes),
         Op::Accumulator(i) | Op::SetAccumulator(i, _) => *i += copy * accumulators,

@@ -198,6 +198,15 @@ impl Assembler {
         self.bytes(&[0x48 | (from >> 3 & 1) << 2 | to >> 3 & 1, 0x89, 0xc0 | (from & 7) << 3 | to & 7]);
     }
 
+    pub fn add_register(&mut self, to: Gpr, from: Gpr) {
+        self.bytes(&[0x48 | (from >> 3 & 1) << 2 | to >> 3 & 1, 0x01, 0xc0 | (from & 7) << 3 | to & 7]);
+    }
+
+    /// Shifts 64 bits, in zeros.
+    pub fn shift_right(&mut self, register: Gpr, by: u8) {
+        self.bytes(&[0x48 | register >> 3 & 1, 0xc1, 0xe8 | register & 7, by]);
+    }
+
     fn immediate(&mut self, field: u8, register: Gpr, value: i32) {
         self.bytes(&[0x48 | register >> 3 & 1, 0x81, 0xc0 | field << 3 | register & 7]);
         self.bytes(&value.to_le_bytes());

@@ -78,7 +78,7 @@ impl Writer<'_> {
         GENERAL[self.general.pointers + self.general.offsets[offset as usize]]
     }
 
-    fn counter(&self, number: u32) -> Gpr {
+    pub(super) fn counter(&self, number: u32) -> Gpr {
         let counters = self.general.pointers + self.general.offset_count;
         GENERAL[counters + self.l.loops[number as usize].depth]
     }

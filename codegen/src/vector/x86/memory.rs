@@ -4,64 +4,96 @@
 use tensorc_abi::DType;
 use tensorc_ir::scalar::Scalar;
 
-use super::super::{LoopForm, Place, ValueId, carrier_bytes};
+use super::super::{LoopForm, Op, Place, ValueId, carrier_bytes};
 use super::assembler::{Base, Memory, RAX, RCX, RDX, Source};
 use super::opcode::{self as op, Opcode};
 use super::values::carrier_bits;
 use super::{GENERAL, TAIL_MASK, Writer};
 
+/// Which elements of two vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EverySecond {
+    /// From the first one on, where the second vector begins with the last element of the first one.
+    Overlapping,
+    /// From the first one on, or the second, where the second vector follows the first one.
+    Even,
+    Odd,
+}
+
 impl Writer<'_> {
     /// Where the elements of a place are.
     fn memory(&self, place: &Place) -> Option<Memory> {
         let size = place.dtype.size() as i64;
-        let by_lane = self.l.pointers[place.pointer as usize].by_lane;
-        let elements = if by_lane { self.lanes } else { 1 };
+        let per_lane = self.per_lane(place);
+        let elements = if per_lane != 0 { self.lanes } else { 1 };
         let ahead = match self.l.form {
-            LoopForm::Iterations if by_lane => i64::from(self.chunk * self.lanes),
+            LoopForm::Iterations => i64::from(self.chunk * self.lanes) * per_lane,
             _ => 0,
         };
-        let moving = by_lane && !self.bumps();
+        let moving = per_lane != 0 && !self.bumps();
         let inner = place.moving.map(|offset| (self.offset_register(offset), 1));
         Some(Memory {
             base: Base::Register(GENERAL[place.pointer as usize]),
-            index: inner.or(moving.then_some((RAX, size as u8))),
+            index: inner.or(moving.then_some((RAX, (size * per_lane) as u8))),
             offset: i32::try_from((place.offset + ahead) * size).ok()?,
             bytes: elements * size as u32,
             splat: false,
         })
     }
 
-    /// Masks that hold for the elements that are left.
-    pub(super) fn cut_masks(&mut self) -> Option<[u8; 2]> {
-        if self.is_512() {
-            self.asm.set(RDX, -1);
-            // The low bits of RDX, as many as RCX says.
-            let i = super::assembler::Instruction {
-                opcode: op::LOW_BITS,
-                bytes: 16,
-                target: RDX,
-                second: RCX,
-                source: Source::Register(RDX),
-                immediate: None,
-                mask: 0,
-                zero: false,
-            };
-            self.asm.vector(super::Prefix::Vex, &i);
-            self.write_mask(op::MASK_OF_GENERAL, TAIL_MASK, 0, RDX);
-            return Some([TAIL_MASK; 2]);
-        }
-        let wide = self.l.code.iter().any(|i| i.dtype != DType::Bool && carrier_bytes(i.dtype) == 8);
-        let narrow = self.cut_vector(4)?;
-        Some([narrow, if wide { self.cut_vector(8)? } else { narrow }])
+    /// How far the elements of neighbouring lanes lie apart.
+    fn per_lane(&self, place: &Place) -> i64 {
+        self.l.pointers[place.pointer as usize].per_lane
     }
 
-    /// With AVX2, such a mask for elements of so many bytes.
-    fn cut_vector(&mut self, element: u32) -> Option<u8> {
-        let register = self.pin_next(1, super::FEWEST_WORKING)?;
-        let positions = (0..u64::from(self.lanes)).flat_map(|i| i.to_le_bytes()[..element as usize].to_vec());
-        let positions: Vec<u8> = positions.collect();
-        let (offset, bytes) = (self.pool.offset(&positions), positions.len() as u32);
-        let positions = Source::Memory(Memory { base: Base::Code, index: None, offset, bytes, splat: false });
+    /// Masks that hold for the elements that are left.
+    pub(super) fn cut_masks(&mut self) -> Option<[u8; 2]> {
+        let masks = if self.is_512() {
+            self.low_bits(TAIL_MASK, 0);
+            [TAIL_MASK; 2]
+        } else {
+            let wide = self.l.code.iter().any(|i| i.dtype != DType::Bool && carrier_bytes(i.dtype) == 8);
+            let [narrow, other] =
+                [true, wide].map(|is| if is { self.pin_next(1, super::FEWEST_WORKING) } else { None });
+            self.first_lanes(narrow?, 4, 0);
+            if let Some(other) = other {
+                self.first_lanes(other, 8, 0);
+            }
+            [narrow?, if wide { other? } else { narrow? }]
+        };
+        if self.is_strided() {
+            // How many elements the lanes that are left reach over.
+            self.asm.copy(RDX, RCX);
+            self.asm.add_register(RCX, RDX);
+            self.asm.sub(RCX, 1);
+        }
+        Some(masks)
+    }
+
+    /// With AVX-512: a mask of as many elements as RCX says, less the first ones.
+    fn low_bits(&mut self, mask: u8, first: u8) {
+        self.asm.set(RDX, -1);
+        let i = super::assembler::Instruction {
+            opcode: op::LOW_BITS,
+            bytes: 16,
+            target: RDX,
+            second: RCX,
+            source: Source::Register(RDX),
+            immediate: None,
+            mask: 0,
+            zero: false,
+        };
+        self.asm.vector(super::Prefix::Vex, &i);
+        if first > 0 {
+            self.asm.shift_right(RDX, first);
+        }
+        self.write_mask(op::MASK_OF_GENERAL, mask, 0, RDX);
+    }
+
+    /// With AVX2, such a mask for elements of so many bytes, in a vector register.
+    fn first_lanes(&mut self, register: u8, element: u32, first: u32) {
+        let positions = self.by_lane(element, |lane| i64::from(first + lane));
+        let bytes = self.lanes * element;
         self.write(op::MOVE_GENERAL.wide(true), 16, register, 0, Source::Register(RCX));
         let (splat, greater) = match element {
             8 => (op::SPLAT_INT_WIDE, op::GREATER_WIDE),
@@ -69,7 +101,43 @@ impl Writer<'_> {
         };
         self.write(splat, bytes, register, 0, Source::Register(register));
         self.write(greater, bytes, register, register, positions);
-        Some(register)
+    }
+
+    /// Whether lanes read every second element somewhere.
+    fn is_strided(&self) -> bool {
+        self.l.pointers.iter().any(|p| p.per_lane > 1)
+    }
+
+    /// With AVX-512: keeps the orders in registers by which every second element is chosen.
+    pub(super) fn pin_orders(&mut self) {
+        for at in 0..self.l.code.len() {
+            let Op::Load { place, .. } = self.l.code[at].op else { continue };
+            if self.per_lane(&place) < 2 || !self.is_512() {
+                continue;
+            }
+            let pair = self.other_half(at, &place).is_some();
+            let all = if pair { &[EverySecond::Even, EverySecond::Odd][..] } else { &[EverySecond::Overlapping] };
+            for which in all {
+                let key = (*which, carrier_bytes(place.dtype));
+                if self.orders.iter().all(|(known, _)| *known != key)
+                    && let Some(register) = self.pin_next(1, super::WORKING)
+                {
+                    self.load_order(key, register);
+                    self.orders.push((key, register));
+                }
+            }
+        }
+    }
+
+    fn load_order(&mut self, (which, element): (EverySecond, u32), register: u8) {
+        let lanes = self.lanes;
+        let from = |lane: u32| match which {
+            EverySecond::Overlapping if 2 * lane < lanes => 2 * lane,
+            EverySecond::Even => 2 * lane,
+            _ => 2 * lane + 1,
+        };
+        let order = self.by_lane(element, |lane| i64::from(from(lane)));
+        self.write(op::LOAD, lanes * element, register, 0, order);
     }
 
     /// The mask that cuts off the last vector of a type.
@@ -104,8 +172,10 @@ impl Writer<'_> {
     }
 
     pub(super) fn load(&mut self, v: ValueId, place: &Place, guard: Option<(ValueId, Scalar)>) -> Option<()> {
-        if !self.l.pointers[place.pointer as usize].by_lane {
-            return self.load_one(v, place);
+        match self.per_lane(place) {
+            0 => return self.load_one(v, place),
+            1 => {}
+            _ => return self.load_strided(v, place),
         }
         let (mut mask, mut fill) = (self.cut(place.dtype), None);
         if let Some((condition, value)) = guard {
@@ -176,8 +246,99 @@ impl Writer<'_> {
         Some(())
     }
 
+    /// Reads every second element of two vectors; together with what a later instruction reads of them.
+    fn load_strided(&mut self, v: ValueId, place: &Place) -> Option<()> {
+        if place.dtype == DType::Bool {
+            return None;
+        }
+        let home = self.homes[v as usize];
+        if home.register.is_some() || home.slot.is_some() {
+            // An earlier instruction has read it.
+            return Some(());
+        }
+        let other = self.other_half(self.at, place).filter(|_| self.cut.is_none());
+        let target = self.define(v)?;
+        let Some(other) = other else {
+            // The second vector begins with the last element of the first one: nothing is read behind the last lane's.
+            let mask = self.strided_mask(place.dtype, 0)?;
+            self.read(target, place, mask)?;
+            let high = self.vector_behind(place, self.lanes - 1)?;
+            return self.every_second(target, high, place.dtype, EverySecond::Overlapping);
+        };
+        self.read(target, place, None)?;
+        let high = self.vector_behind(place, self.lanes)?;
+        let odd = self.define(other)?;
+        self.copy(self.vector_bytes(place.dtype), odd, target);
+        self.every_second(target, high, place.dtype, EverySecond::Even)?;
+        self.every_second(odd, high, place.dtype, EverySecond::Odd)
+    }
+
+    /// The later instruction that reads the elements that lie between those which the instruction at a position reads.
+    fn other_half(&self, at: usize, place: &Place) -> Option<ValueId> {
+        let next = Op::Load { place: Place { offset: place.offset + 1, ..*place }, guard: None };
+        let later = self.l.code.iter().enumerate().skip(at + 1).take_while(|(_, i)| !i.op.acts());
+        let other = later.into_iter().find(|(_, i)| i.op == next).map(|(other, _)| other as ValueId)?;
+        // The instruction before may have read it already.
+        self.homes[other as usize].register.is_none().then_some(other)
+    }
+
+    /// The vector so many elements behind a place.
+    fn vector_behind(&mut self, place: &Place, elements: u32) -> Option<u8> {
+        let place = Place { offset: place.offset + i64::from(elements), ..*place };
+        let mask = self.strided_mask(place.dtype, elements)?;
+        let high = self.temporary()?;
+        self.read(high, &place, mask)?;
+        Some(high)
+    }
+
+    /// Every second element of the target and of another vector, in the target.
+    fn every_second(&mut self, target: u8, high: u8, dtype: DType, which: EverySecond) -> Option<()> {
+        let (element, bytes, high) = (carrier_bytes(dtype), self.vector_bytes(dtype), Source::Register(high));
+        let wide = element == 8;
+        if self.is_512() {
+            let key = (which, element);
+            let order = match self.orders.iter().find(|(known, _)| *known == key) {
+                Some((_, register)) => *register,
+                None => {
+                    let register = self.temporary()?;
+                    self.load_order(key, register);
+                    register
+                }
+            };
+            self.write(op::PERMUTE_TWO.wide(wide), bytes, target, order, high);
+            return Some(());
+        }
+        let order = match (which, wide) {
+            (EverySecond::Overlapping, false) => 0b11_01_10_00,
+            (EverySecond::Overlapping, true) => 0b1010,
+            (EverySecond::Even, false) => 0b10_00_10_00,
+            (EverySecond::Even, true) => 0,
+            (EverySecond::Odd, false) => 0b11_01_11_01,
+            (EverySecond::Odd, true) => 0b1111,
+        };
+        self.write_with(op::SHUFFLE.double(wide), bytes, target, target, high, Some(order));
+        if bytes == 32 {
+            // Each half was shuffled by itself.
+            self.write_with(op::PERMUTE_WIDE, bytes, target, 0, Source::Register(target), Some(0b11_01_10_00));
+        }
+        Some(())
+    }
+
+    /// The mask of the elements that are read from the given one on where the last vector is cut off.
+    fn strided_mask(&mut self, dtype: DType, first: u32) -> Option<Option<u8>> {
+        if self.cut.is_none() {
+            return Some(None);
+        }
+        let mask = if self.is_512() { self.temporary_mask()? } else { self.temporary()? };
+        match self.is_512() {
+            true => self.low_bits(mask, first as u8),
+            false => self.first_lanes(mask, carrier_bytes(dtype), first),
+        }
+        Some(Some(mask))
+    }
+
     pub(super) fn load_half(&mut self, v: ValueId, place: &Place, from: DType) -> Option<()> {
-        if !self.l.pointers[place.pointer as usize].by_lane {
+        if self.per_lane(place) != 1 {
             return None;
         }
         let (bytes, cut) = (self.lanes * 4, self.cut(from));

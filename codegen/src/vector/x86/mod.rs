@@ -6,6 +6,7 @@
 
 mod assembler;
 mod casts;
+mod division;
 mod inner;
 mod memory;
 mod opcode;
@@ -73,6 +74,8 @@ struct Writer<'l> {
     inner: Vec<inner::OpenLoop>,
     /// The registers of masks that cut off the last vector, for elements of 32 and of 64 bits.
     cut: Option<[u8; 2]>,
+    /// With AVX-512: registers with the orders of every second element of two vectors, by bytes of an element.
+    orders: Vec<((memory::EverySecond, u32), u8)>,
 }
 
 pub(super) fn compile(l: &VectorLoop, level: VectorLevel) -> Option<VectorCode> {
@@ -151,6 +154,7 @@ impl<'l> Writer<'l> {
             chunk: 0,
             inner: vec![],
             cut: None,
+            orders: vec![],
         }
     }
 
@@ -239,7 +243,7 @@ impl<'l> Writer<'l> {
         self.body(0)?;
         self.asm.add(RAX, elements);
         if self.bumps() {
-            self.bump(|p| if p.by_lane { i64::from(elements) } else { 0 })?;
+            self.bump(|p| p.per_lane * i64::from(elements))?;
         }
         self.asm.sub(RCX, elements);
         self.asm.compare(RCX, elements);
@@ -275,7 +279,8 @@ impl<'l> Writer<'l> {
 
     /// Whether pointers move; else RAX says how far the loop is.
     fn bumps(&self) -> bool {
-        self.l.form == LoopForm::Iterations || !self.l.loops.is_empty()
+        let far = |p: &super::Pointer| p.per_lane * p.bytes > super::MAX_INDEX_SCALE;
+        self.l.form == LoopForm::Iterations || !self.l.loops.is_empty() || self.l.pointers.iter().any(far)
     }
 
     /// Moves pointers by so many elements.
@@ -386,6 +391,7 @@ impl<'l> Writer<'l> {
 
     /// Keeps constants and uniform values in registers, those that are used most first.
     fn pin(&mut self) {
+        self.pin_orders();
         let fixed = |op: &Op| matches!(op, Op::Const(_) | Op::Uniform(_));
         let mut values: Vec<ValueId> = (0..self.l.code.len() as ValueId)
             .filter(|v| {

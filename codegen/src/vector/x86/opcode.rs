@@ -123,7 +123,13 @@ pub(super) const INSERT: Opcode = op(1, 3, 0x18);
 /// 64 bits to memory.
 pub(super) const STORE_LOW: Opcode = op(1, 1, 0xd6);
 
+// Elements in another order.
 pub(super) const PERMUTE_WIDE: Opcode = Opcode { prefix: 1, map: 3, byte: 0x00, wide: true };
+/// In each 128 bits: two elements of 32 bits, or one of 64, of the first operand, then as many of the second, by an
+/// immediate.
+pub(super) const SHUFFLE: Opcode = op(0, 1, 0xc6);
+/// AVX-512: the target becomes elements of the target and the last operand, at the positions in the other.
+pub(super) const PERMUTE_TWO: Opcode = op(1, 2, 0x7f);
 
 // Conversions.
 pub(super) const F32_OF_I32: Opcode = op(0, 1, 0x5b);

@@ -3,9 +3,9 @@
 use tensorc_abi::DType;
 use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
-use super::super::{ArgumentWords, Op, ValueId, carrier_bytes};
+use super::super::{ArgumentWords, Count, Op, ValueId, carrier_bytes};
 use super::Writer;
-use super::assembler::{RAX, Source};
+use super::assembler::{Gpr, RAX, Source};
 use super::opcode::{self as op, Opcode};
 use super::registers::Held;
 
@@ -78,9 +78,7 @@ impl Writer<'_> {
         let l = self.l;
         match &l.code[v as usize].op {
             Op::Const(_) | Op::Uniform(_) => Some(()),
-            Op::Positions { uniform, per_iteration, per_lane, ahead } => {
-                self.positions(v, *uniform, *per_iteration, (*ahead, *per_lane))
-            }
+            Op::Positions { .. } => self.positions(v),
             Op::Load { place, guard } => self.load(v, place, *guard),
             Op::LoadHalf { place, from } => self.load_half(v, place, *from),
             Op::Store { place, value } => self.store(place, *value),
@@ -118,37 +116,58 @@ impl Writer<'_> {
         Some(())
     }
 
-    /// `uniform + iteration·per_iteration + (ahead + lane)·per_lane`.
-    fn positions(&mut self, v: ValueId, uniform: u32, per_iteration: i64, (ahead, per_lane): (i64, i64)) -> Option<()> {
-        let bytes = self.lanes * 8;
-        let by_element = self.l.form != super::LoopForm::Iterations;
-        let factor = if by_element { per_lane } else { per_iteration };
+    /// The result of an [`Op::Positions`].
+    fn positions(&mut self, v: ValueId) -> Option<()> {
+        let l = self.l;
+        let Op::Positions { uniform, per_iteration, per_lane, ahead, turns } = &l.code[v as usize].op else {
+            return None;
+        };
+        let (element, bytes) = (carrier_bytes(self.dtype(v)), self.bytes_of(v));
+        let wide = element == 8;
+        let factor = if l.form == super::LoopForm::Iterations { *per_iteration } else { *per_lane };
         let first = ahead + i64::from(self.chunk) * i64::from(self.lanes);
-        let lane = self.by_lane(|lane| (first + i64::from(lane)).wrapping_mul(per_lane));
-        let word = self.argument(ArgumentWords::uniform(self.l, uniform as usize), 8);
+        let word = self.argument(ArgumentWords::uniform(l, *uniform as usize), 8);
         let register = self.define(v)?;
-        self.load_splat(register, 8, Source::Memory(word));
+        self.load_splat(register, element, Source::Memory(word));
+        let [add, sub] = [(op::ADD_INT, 0xd4), (op::SUB_INT, 0xfb)].map(|(narrow, byte)| narrow.or_wide(byte, wide));
         if factor != 0 {
-            let counter = self.temporary()?;
-            if self.is_512() {
-                self.write(op::SPLAT_GENERAL.wide(true), bytes, counter, 0, Source::Register(RAX));
-            } else {
-                self.write(op::MOVE_GENERAL.wide(true), 16, counter, 0, Source::Register(RAX));
-                self.write(op::SPLAT_INT_WIDE, bytes, counter, 0, Source::Register(counter));
-            }
-            if factor != 1 {
-                if !self.is_512() {
-                    return None;
-                }
-                let factor = self.splat(factor as u64, 8);
-                self.write(op::MUL_INT.wide(true), bytes, counter, counter, factor);
-            }
-            self.write(op::ADD_INT.or_wide(0xd4, true), bytes, register, register, Source::Register(counter));
+            let counted = self.multiple_of(RAX, factor, element)?;
+            self.write(add, bytes, register, register, Source::Register(counted));
         }
-        if per_lane != 0 {
-            self.write(op::ADD_INT.or_wide(0xd4, true), bytes, register, register, lane);
+        if let Some((number, by)) = *turns {
+            // Its counter says how many turns are left.
+            let Count::Known(all) = l.loops[number as usize].count else { return None };
+            let all = self.splat(all.wrapping_mul(by) as u64, element);
+            self.write(add, bytes, register, register, all);
+            let left = self.multiple_of(self.counter(number), by, element)?;
+            self.write(sub, bytes, register, register, Source::Register(left));
+        }
+        if *per_lane != 0 {
+            let lane = self.by_lane(element, |lane| (first + i64::from(lane)).wrapping_mul(*per_lane));
+            self.write(add, bytes, register, register, lane);
         }
         Some(())
+    }
+
+    /// A general register times a factor, in all lanes.
+    fn multiple_of(&mut self, general: Gpr, factor: i64, element: u32) -> Option<u8> {
+        let (wide, bytes) = (element == 8, self.lanes * element);
+        let target = self.temporary()?;
+        if self.is_512() {
+            self.write(op::SPLAT_GENERAL.wide(wide), bytes, target, 0, Source::Register(general));
+        } else {
+            let splat = if wide { op::SPLAT_INT_WIDE } else { op::SPLAT_INT };
+            self.write(op::MOVE_GENERAL.wide(true), 16, target, 0, Source::Register(general));
+            self.write(splat, bytes, target, 0, Source::Register(target));
+        }
+        if factor != 1 {
+            if wide && !self.is_512() {
+                return None;
+            }
+            let factor = self.splat(factor as u64, element);
+            self.write(op::MUL_INT.wide(wide), bytes, target, target, factor);
+        }
+        Some(target)
     }
 
     /// Two operands in registers and a result.
@@ -340,6 +359,7 @@ impl Writer<'_> {
             ScalarOp::And => drop(self.binary(v, op::AND.wide(evex_wide), a, args[1])?),
             ScalarOp::Or => drop(self.binary(v, op::OR.wide(evex_wide), a, args[1])?),
             ScalarOp::Xor => drop(self.binary(v, op::XOR.wide(evex_wide), a, args[1])?),
+            ScalarOp::Div | ScalarOp::Rem => return self.divide(v, (a, args[1]), scalar == ScalarOp::Rem),
             ScalarOp::Min | ScalarOp::Max => {
                 return self.integer_extremum(v, dtype, a, args[1], scalar == ScalarOp::Max);
             }

@@ -95,8 +95,9 @@ impl Writer<'_> {
     }
 
     /// A vector with an element for each lane.
-    pub(super) fn by_lane(&mut self, element: impl Fn(u32) -> i64) -> Source {
-        let mut bytes: Vec<u8> = (0..self.lanes).flat_map(|lane| element(lane).to_le_bytes()).collect();
+    pub(super) fn by_lane(&mut self, bytes: u32, element: impl Fn(u32) -> i64) -> Source {
+        let of = |lane| element(lane).to_le_bytes().into_iter().take(bytes as usize);
+        let mut bytes: Vec<u8> = (0..self.lanes).flat_map(of).collect();
         bytes.resize(bytes.len().next_power_of_two(), 0);
         let offset = self.pool.offset(&bytes);
         Source::Memory(Memory { base: Base::Code, index: None, offset, bytes: bytes.len() as u32, splat: false })
