@@ -93,6 +93,15 @@ def generated():
         ("rows of 1024", "LayerNormalization", [floats(512, 1024)], [floats(1024), floats(1024)], 1, {}),
         ("rows of 1024", "ArgMax", [floats(512, 1024)], [], 1, {"axis": -1}),
         ("rows of 1024", "Hardmax", [floats(512, 1024)], [], 1, {"axis": -1}),
+        ("3×3, stride 2, of 64×112×112", "MaxPool", [floats(1, 64, 112, 112)], [], 1,
+         {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}),
+        ("5×5 of 64×28×28", "MaxPool", [floats(1, 64, 28, 28)], [], 1, {"kernel_shape": [5, 5], "pads": [2] * 4}),
+        ("3×3 of 64×56×56", "AveragePool", [floats(1, 64, 56, 56)], [], 1, {"kernel_shape": [3, 3], "pads": [1] * 4}),
+        ("edges of 32×112×112", "Pad", [floats(1, 32, 112, 112)], [ints(0, 0, 3, 3, 0, 0, 3, 3)], 1, {"mode": "edge"}),
+        ("reflected 32×112×112", "Pad", [floats(1, 32, 112, 112)], [ints(0, 0, 3, 3, 0, 0, 3, 3)], 1,
+         {"mode": "reflect"}),
+        ("zeros around 32×112×112", "Pad", [floats(1, 32, 112, 112)], [ints(0, 0, 3, 3, 0, 0, 3, 3)], 1, {}),
+        ("int64", "Div", [positions(1 << 40, 512, 512), 1 + positions(1 << 20, 512, 512)], [], 1, {}),
     ]
 
 

@@ -51,8 +51,8 @@ pub(crate) struct Templates(ProgramCache<Made>);
 enum Made {
     /// It may hold for all extents.
     Whole(Arc<OpenModel>),
-    /// It needs the numbers at these places, of which those of the examples are some, and may hold for all others.
-    Needs(Arc<[(Place, u64)]>),
+    /// It needs these numbers, and may hold for all others.
+    Needs(Arc<[Place]>),
     /// The operators do not admit the numbers of examples, so that shapes tell which are needed.
     Refused(Arc<Refused>),
     /// There is none.
@@ -279,7 +279,7 @@ impl Templates {
             let needed = match self.get(&work.key(&closed)?, || work.template(&closed))? {
                 Made::Whole(model) if model.admits(&facts.types) => return Some(model),
                 Made::Whole(model) => model.template.refused(&facts.types)?,
-                Made::Needs(numbers) => numbers.iter().map(|(place, _)| *place).collect(),
+                Made::Needs(places) => places.to_vec(),
                 Made::Refused(refused) => work.needed(&refused)?,
                 Made::Not => return None,
             };
@@ -306,9 +306,8 @@ impl Templates {
             let mut work = Work::new(compiler, source, &facts, &mut report)?;
             let numbers = match self.get(&work.key(&closed)?, || work.template(&closed))? {
                 Made::Whole(model) => return Some((model, facts.types)),
-                Made::Needs(numbers) => numbers.to_vec(),
                 Made::Refused(refused) => work.guessed(&refused)?,
-                Made::Not => return None,
+                Made::Needs(_) | Made::Not => return None,
             };
             closed.extend(numbers.iter().map(|(place, _)| *place));
             closed.sort_unstable();
@@ -374,9 +373,7 @@ impl<'a> Work<'a> {
         };
         match template.fixed() {
             fixed if fixed.is_empty() => Made::Whole(Arc::new(OpenModel::new(self.compiler, template, shape))),
-            fixed if fixed.len() < template.trace.symbols().len() => {
-                Made::Needs(template.example_numbers().filter(|(place, _)| fixed.contains(place)).collect())
-            }
+            fixed if fixed.len() < template.trace.symbols().len() => Made::Needs(fixed.into()),
             _ => Made::Not,
         }
     }
