@@ -243,8 +243,11 @@ fn branches_are_nested_in_loops() {
 
 /// A scan over the rows with a positive sum.
 fn over_found_rows(backwards: i64) -> GraphProto {
-    let body = vec![node("Mul", &["h", "half"], &["less"]), node("Add", &["less", "row"], &["next"])];
-    let body = vec![body, vec![node("Tanh", &["next"], &["out"])]].concat();
+    let body = vec![
+        node("Mul", &["h", "half"], &["less"]),
+        node("Add", &["less", "row"], &["next"]),
+        node("Tanh", &["next"], &["out"]),
+    ];
     let body = graph(vec![untyped("h"), untyped("row")], body, &["next", "out"]);
     let directions = ["scan_input_directions", "scan_output_directions"];
     let directions = directions.map(|name| crate::support::onnx_models::ints(name, &[backwards]));

@@ -20,6 +20,9 @@ pub(super) fn eval_flow(flow: &Flow, operands: &[TensorData], registry: &Registr
     })
 }
 
+/// Runs the body of a number on its inputs.
+pub type RunBody<'a, E> = dyn FnMut(usize, &[TensorData]) -> Result<Vec<TensorData>, E> + 'a;
+
 /// Runs a flow on its operands. `body` runs the body of a number on its inputs: results are its outputs, then what it updates.
 ///
 /// # Errors
@@ -27,14 +30,14 @@ pub(super) fn eval_flow(flow: &Flow, operands: &[TensorData], registry: &Registr
 pub fn run_flow<E: From<Diagnostic>>(
     flow: &Flow,
     operands: &[TensorData],
-    body: &mut dyn FnMut(usize, &[TensorData]) -> Result<Vec<TensorData>, E>,
+    body: &mut RunBody<'_, E>,
 ) -> Result<Vec<TensorData>, E> {
     match (&flow.kind, &flow.bodies[..]) {
         (FlowKind::If, [_, _]) => {
             let [condition, inputs @ ..] = operands else { return malformed() };
             body(usize::from(!holds(condition)), inputs)
         }
-        (FlowKind::Loop(repeat), [graph]) => run_loop(repeat, graph, operands, &mut |inputs| body(0, inputs)),
+        (FlowKind::Loop(repeat), [graph]) => run_loop(repeat, graph, operands, body),
         _ => malformed(),
     }
 }
@@ -52,7 +55,7 @@ fn run_loop<E: From<Diagnostic>>(
     repeat: &Loop,
     body: &Graph,
     operands: &[TensorData],
-    step: &mut dyn FnMut(&[TensorData]) -> Result<Vec<TensorData>, E>,
+    step: &mut RunBody<'_, E>,
 ) -> Result<Vec<TensorData>, E> {
     if operands.len() < repeat.own_operands() {
         return malformed();
@@ -74,7 +77,7 @@ fn run_loop<E: From<Diagnostic>>(
         let rows = rows.collect::<Result<Vec<_>, E>>()?;
         let inputs: Vec<TensorData> =
             [number].into_iter().chain(carried).chain(rows).chain(constant.iter().cloned()).collect();
-        let mut outputs = step(&inputs)?;
+        let mut outputs = step(0, &inputs)?;
         if outputs.len() != repeat.outputs() + repeat.carried {
             return malformed();
         }
