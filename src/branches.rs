@@ -159,6 +159,11 @@ impl Branches {
         Ok(self.hosted.get_or_init(|| parts).clone())
     }
 
+    /// As [`Branches::hosted`], the graph alone.
+    pub fn hosted_graph(&self, compiler: &Compiler) -> Result<Graph, Error> {
+        Ok(self.hosted(compiler)?.graph().clone())
+    }
+
     /// The graph for inputs of these types: whole if they decide it, else with branches and loops for the host.
     ///
     /// # Errors

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, TensorData, TensorType};
 use tensorc_passes::parts::Facts;
+use tensorc_passes::template::TemplateRequest;
 use tensorc_runtime::{TensorMut, TensorRef};
 
+use crate::binding::input_types;
 use crate::branches::Branches;
 use crate::cache::ProgramCache;
 use crate::compile::Report;
@@ -125,6 +127,17 @@ impl Model {
             Some((Open::Branches(branches), _)) => branches.graph_for(&self.compiler, &self.parts, types),
             _ => self.parts_for(&[])?.graph_for(&self.compiler, types),
         }
+    }
+
+    /// The graph for inputs of any types whose branches and loops belong to the host, if these types do not decide them.
+    pub fn hosted_graph(&self) -> Option<Graph> {
+        let Some((Open::Branches(branches), _)) = &self.open else { return None };
+        let facts = Facts::of_any_inputs(self.graph())?;
+        let mut open = TemplateRequest { graph: self.graph(), facts: &facts }.closing(&[])?;
+        open.replace(|inputs| self.graph_for(&input_types(inputs)?)).ok()?;
+        let hosted =
+            open.graph.node_ids().into_iter().any(|node| open.graph.flow(node).is_some_and(|flow| flow.by_host));
+        if hosted { branches.hosted_graph(&self.compiler).ok() } else { None }
     }
 
     /// The next part as it is compiled for what is known and for many other numbers.

@@ -282,7 +282,9 @@ impl OptJob<'_> {
                 model = model.with_elements(&self.shapes.keys().map(String::as_str).collect::<Vec<_>>())?;
             }
             let mut graph = model.graph().clone();
-            if model.has_branches() && self.args.open {
+            if let Some(hosted) = model.hosted_graph().filter(|_| self.args.open) {
+                graph = hosted;
+            } else if model.has_branches() && self.args.open {
                 self.importing = Some(model);
             } else if model.has_branches() {
                 binding::bind(&mut graph, &std::mem::take(&mut self.shapes))?;
@@ -398,15 +400,14 @@ impl OptJob<'_> {
                     Some(template) => self.show_template(template)?,
                     None => self.show_graph(&mut closed)?,
                 };
-                for call in &shape.hosts {
-                    let (name, operator) = (&graph.node(call.node).name, call.operator(graph));
-                    let _ = writeln!(text, "// then %{name} = {operator} on the host");
-                }
                 if shape.is_last() {
                     break;
                 }
                 if self.importing.is_some() {
                     return Err(Error::Parts { model: graph.name.to_string() });
+                }
+                for call in &shape.hosts {
+                    let _ = writeln!(text, "// then {} on the host", call.text(graph));
                 }
                 facts = facts.after(graph, &shape);
             }

@@ -246,13 +246,15 @@ pub enum HostOperand {
 }
 
 impl HostCall {
-    /// What it computes.
-    pub fn operator(&self, graph: &Graph) -> &'static str {
-        match &graph.node(self.node).kind {
+    /// What it computes, for people: `%found = nonzero`.
+    pub fn text(&self, graph: &Graph) -> String {
+        let node = graph.node(self.node);
+        let operator = match &node.kind {
             NodeKind::Op(op) => op.def.name,
             NodeKind::Prim(Prim::Flow(flow)) if flow.kind == FlowKind::If => "if",
             _ => "loop",
-        }
+        };
+        format!("%{} = {operator}", node.name)
     }
 
     fn of(graph: &Graph, node: NodeId) -> HostCall {
