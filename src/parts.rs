@@ -120,10 +120,15 @@ impl Parts {
     }
 
     fn prepare_for(&self, compiler: &Compiler, facts: &Facts) {
-        if let Some((model, types)) = self.templates.general(compiler, &self.source, facts)
-            && self.serves(&model)
-        {
+        let general = self.templates.general(compiler, &self.source, facts);
+        let guessed = general.as_ref().is_some_and(|(_, types)| *types != facts.types);
+        if let Some((model, types)) = general.filter(|(model, _)| self.serves(model)) {
             model.prepare(compiler, &types);
+        }
+        // What holds for the examples need not hold for what is common.
+        let common = facts.with_common_extents(self.graph());
+        if let Some(model) = self.open(compiler, &common, &mut Report::default()).filter(|_| !guessed) {
+            model.prepare_for(compiler, &common.types);
         }
     }
 

@@ -222,6 +222,11 @@ impl OpenModel {
         }
     }
 
+    /// Makes a plan that holds for inputs of these types, unless there is one.
+    pub fn prepare_for(&self, compiler: &Compiler, types: &[DenseType]) {
+        self.plan(compiler, types, &mut Report::default());
+    }
+
     /// Makes another plan; `None` if nothing came of it.
     fn attempt(
         &self,

@@ -8,7 +8,7 @@ mod cut;
 mod frontier;
 mod run;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::flow::FlowKind;
@@ -53,6 +53,9 @@ pub enum SourceKind {
     Elements,
 }
 
+/// Extents of axes that many runs have.
+const COMMON_BATCH: u64 = 8;
+const COMMON_LENGTH: u64 = 512;
 /// Stands for a number that is not known.
 const OPEN: u64 = 2;
 /// The greatest number that a symbol stands for.
@@ -176,6 +179,24 @@ impl Facts {
         for ((source, position), n) in numbers {
             if let Some(ty) = facts.types.get_mut(source).filter(|ty| position < ty.rank()) {
                 ty.dims.set(position, n);
+            }
+        }
+        facts
+    }
+
+    /// The same facts with common numbers in place of open dimensions of inputs: of first axes a batch, of others the samples of a piece of
+    /// sound, or the tokens of a text.
+    #[must_use]
+    pub fn with_common_extents(&self, graph: &Graph) -> Facts {
+        let (mut facts, mut first) = (self.clone(), BTreeMap::new());
+        for (ty, v) in facts.types.iter_mut().zip(inputs(graph)) {
+            let dims = graph.resolved(v).shape.dims().map(<[Dim]>::to_vec).unwrap_or_default();
+            for (axis, dim) in dims.iter().enumerate().filter(|(_, dim)| matches!(dim, Dim::Sym(_))) {
+                match *first.entry(*dim).or_insert(axis) {
+                    0 if ty.dims.at(axis).is_surely(1) => {}
+                    0 => ty.dims.set(axis, COMMON_BATCH),
+                    _ => ty.dims.set(axis, COMMON_LENGTH),
+                }
             }
         }
         facts
