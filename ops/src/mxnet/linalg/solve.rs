@@ -10,7 +10,7 @@ use crate::prelude::*;
 pub(super) const F64: DType = DType::F64;
 
 pub fn ops() -> Vec<OpDef> {
-    vec![solve_triangular(), trsm(), potrf(), potri(), lu_inverse(), inverse(), mx_det(), det(), slogdet()]
+    vec![solve_triangular(), trsm(), potrf(), potri(), lu_inverse(), inverse(), det(), slogdet()]
 }
 
 /// Number of matrices, and their extent.
@@ -323,27 +323,19 @@ fn per_matrix(x: &[Dim]) -> Vec<Dim> {
     if batch.is_empty() { vec![Dim::Const(1)] } else { batch.to_vec() }
 }
 
-/// Determinants, in a shape that follows from that of the matrices.
-fn determinants(name: &'static str, doc: &'static str, shape: fn(&[Dim]) -> Vec<Dim>) -> OpDef {
+fn det() -> OpDef {
     let compute = formula(|g, cx| {
         let made = eliminated(g);
         Ok((made[2].exp() * made[1]).reshape(&cx.outputs[0].dims))
     });
-    let infer = shape_rule(move |cx| match square(cx)? {
-        Some(x) => cx.set_output_dims(0, shape(&x)),
+    let infer = shape_rule(|cx| match square(cx)? {
+        Some(x) => cx.set_output_dims(0, per_matrix(&x)),
         None => Ok(()),
     });
-    define(name, doc, compute, infer).operand("A", FLOATS).ulp(256.0)
-}
-
-fn mx_det() -> OpDef {
-    let doc = "The determinant of square matrices, of one matrix in a list.";
-    determinants("mx_linalg_det", doc, per_matrix).named(&["_linalg_det", "linalg_det"])
-}
-
-fn det() -> OpDef {
-    let doc = "The determinant of square matrices: of [..., n, n], [...].";
-    determinants("det", doc, |x| x[..x.len() - 2].to_vec()).onnx("Det", 11)
+    define("mx_linalg_det", "The determinant of square matrices.", compute, infer)
+        .operand("A", FLOATS)
+        .ulp(256.0)
+        .named(&["_linalg_det", "linalg_det"])
 }
 
 fn slogdet() -> OpDef {
