@@ -33,9 +33,9 @@ impl HostFlows {
     ) -> Result<Vec<TensorData>, Error> {
         let bodies = self.bodies(compiler, node, flow);
         let start = Instant::now();
-        // Constants lie where a file has them.
-        let placed = |data: &TensorData| Tensor::from_bytes(data.dtype(), data.dims(), data.bytes().clone());
-        let operands = operands.iter().map(|data| Ok(placed(data)?.0)).collect::<Result<Vec<_>, Error>>()?;
+        // Bytes of a constant lie as a file has them, which need not be aligned.
+        let aligned = |data: &TensorData| Tensor::from_bytes(data.dtype(), data.dims(), data.bytes().clone());
+        let operands = operands.iter().map(|data| Ok(aligned(data)?.0)).collect::<Result<Vec<_>, Error>>()?;
         run_flow(flow, &operands, &mut |body, inputs| {
             if let Some(limit) = compiler.options().limits.time.filter(|limit| start.elapsed() > *limit) {
                 return Err(RunError::Time { step: graph.node(node).name.to_string(), limit }.into());

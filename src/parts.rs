@@ -125,9 +125,12 @@ impl Parts {
         if let Some((model, types)) = general.filter(|(model, _)| self.serves(model)) {
             model.prepare(compiler, &types);
         }
-        // What holds for the examples need not hold for what is common.
+        if guessed {
+            return;
+        }
+        // A plan that holds for the examples need not hold for common extents.
         let common = facts.with_common_extents(self.graph());
-        if let Some(model) = self.open(compiler, &common, &mut Report::default()).filter(|_| !guessed) {
+        if let Some(model) = self.open(compiler, &common, &mut Report::default()) {
             model.prepare_for(compiler, &common.types);
         }
     }

@@ -298,8 +298,8 @@ impl Templates {
         }
     }
 
-    /// The template for any numbers in place of open ones, if there is one, and sources for which it holds. Where operators do not admit
-    /// the numbers of examples, it is that for others, which a run will have if the model fits one number alone.
+    /// A template for any open extents, and source types for which it holds. Where type inference fails for the examples, some extents are
+    /// fixed to numbers for which it succeeds ([`Work::guessed`]). `None` if there is no such template.
     pub fn general(
         &self,
         compiler: &Compiler,
@@ -415,7 +415,8 @@ impl<'a> Work<'a> {
         done.is_ok().then_some(shape)
     }
 
-    /// Numbers that inference admits in place of those of examples, at as few places as that takes; `None` if none are found.
+    /// Extents for which type inference succeeds, where it fails for the examples: those of the axes that must differ from the examples.
+    /// `None` if the search finds none.
     fn guessed(&mut self, refused: &Refused) -> Option<Vec<(Place, u64)>> {
         let mut found: Vec<(Place, u64)> = vec![];
         loop {
@@ -423,7 +424,7 @@ impl<'a> Work<'a> {
             let closed: Vec<Place> = found.iter().map(|(place, _)| *place).collect();
             let mut template = TemplateRequest { graph: &self.source.graph, facts: &facts }.closing(&closed)?;
             if self.imported(&mut template).is_ok() && self.divided(&mut template).is_some() {
-                // It tells which numbers a shape needs, so that the first one is not typed for that.
+                // `needed` finds this typed template, and so need not infer types in the first run.
                 let facts = facts.with_numbers(template.example_numbers());
                 let mut like = TemplateRequest { graph: &self.source.graph, facts: &facts }.like()?;
                 if self.imported(&mut like).is_ok() && self.divided(&mut like).is_some() {

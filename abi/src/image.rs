@@ -479,8 +479,8 @@ pub mod flow {
     }
 }
 
-/// Symbols of library kernels; a model links those it calls. The words of a call are those of [`crate::BatchedGemm`] for the
-/// first and the last one (products of f32 and of f64), [`crate::Attention`] for the second, [`crate::Conv2d`] for the others.
+/// Symbol names of library kernels; a program links the kernels that its model calls. A call is described by words of
+/// [`crate::BatchedGemm`] (first and last kernel: products of f32 and f64), [`crate::Attention`] (second) or [`crate::Conv2d`].
 pub const LIBRARIES: [&str; 3 + ConvVariant::ALL.len()] = {
     let mut names = ["tc_rt_gemm"; 3 + ConvVariant::ALL.len()];
     names[1] = "tc_rt_attention";

@@ -282,7 +282,7 @@ impl OptJob<'_> {
                 model = model.with_elements(&self.shapes.keys().map(String::as_str).collect::<Vec<_>>())?;
             }
             let mut graph = model.graph().clone();
-            if let Some(hosted) = model.hosted_graph().filter(|_| self.args.open) {
+            if let Some(hosted) = self.args.open.then(|| model.hosted_graph()).flatten() {
                 graph = hosted;
             } else if model.has_branches() && self.args.open {
                 self.importing = Some(model);

@@ -18,7 +18,7 @@ const LENGTHS: [i64; 8] = [32 * 11, 32 * 13, 32 * 7, 32 * 17, 32 * 29, 32 * 31, 
 /// The same for numbers that become known in a run.
 const COUNTS: [i64; 16] = [43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109];
 
-/// The largest number that is looked at in place of one that operators refuse.
+/// The largest extent that [`Template::admissible`] tries.
 const MAX_GUESS: i64 = 4096;
 
 /// A graph whose inputs have extents that depend on symbols, and the trace of what is done with it.
@@ -248,8 +248,8 @@ impl Template {
         Some(self.refusing(&self.examples(), |i, _| vec![numbers[i]]))
     }
 
-    /// A number at a place with which what was refused last would not have been; the other symbols have their examples. Multiples of 16
-    /// come first, which networks for images and sound are made for.
+    /// After type inference failed: an extent, and its place, for which the condition found last does not hold, so that inference gets
+    /// past it. The other symbols have their examples. Multiples of 16 are tried first: networks for images and sound have such extents.
     pub fn admissible(&self) -> Option<(Place, u64)> {
         let mut values = self.examples();
         for step in [16, 1] {

@@ -331,7 +331,7 @@ fn most_of_output(variants: &[Variant], output: usize) -> Most {
 }
 
 fn hosted(graph: &Graph, node: NodeId) -> Error {
-    let why = "a branch or loop whose types follow from values, which artifacts do not run";
+    let why = "a branch or loop whose types follow from values, which artifacts do not run; `Model::run` and `tensorc run` do";
     Error::Artifact(format!("`{}`: {why}", graph.node(node).name))
 }
 

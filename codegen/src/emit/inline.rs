@@ -481,8 +481,7 @@ impl<'a> Inliner<'a> {
         if let Some(known) = self.cache.iter().rev().find_map(|scope| scope.positions.get(&key)) {
             return known.clone();
         }
-        let n = extent;
-        let [n, last] = [n, (n - 1).greatest(0)].map(|n| self.b.index_value(Index::constant(n)));
+        let [n, last] = [extent, (extent - 1).greatest(0)].map(|n| self.b.index_value(Index::constant(n)));
         let zero = Operand::Const(Scalar::i64(0));
         let p = match self.b.dtype(position) {
             DType::I64 => position,

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tensorc_abi::DType;
-use tensorc_ir::TensorData;
 use tensorc_ir::flow::{Flow, FlowKind, Loop};
-use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::graph::Value;
 use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{TensorData, TensorType};
 
 use super::flow::LoopSite;
 use super::import::Importer;
@@ -158,7 +158,7 @@ impl Importer<'_> {
         let mut first = self.hosted_branch("then", then, &[], opsets, label)?;
         let second = self.hosted_branch("else", otherwise, &first.captured, opsets, label)?;
         for name in &second.captured[first.captured.len()..] {
-            add_unused(&mut first.graph, name);
+            first.graph.add_input(name.as_str(), TensorType::unknown());
         }
         let types = first.found.iter().zip(&second.found).map(|(a, b)| a.with(b)).collect::<Option<Vec<_>>>();
         let Some(types) = types else {
@@ -187,11 +187,6 @@ impl Importer<'_> {
             Ok(types)
         })
     }
-}
-
-/// An input for what the other branch uses.
-fn add_unused(graph: &mut Graph, name: &str) {
-    graph.add_input(name, tensorc_ir::TensorType::unknown());
 }
 
 /// What types before and after an iteration have in common, if that is less than was known before.

@@ -9,6 +9,7 @@ use super::error::OnnxError;
 use super::import::Importer;
 use super::meaning::Meaning;
 use super::unsupported::{Stop, UNDECIDED, unsupported};
+use super::upgrade::ValueFacts;
 
 /// A graph that is being imported.
 pub(super) struct Scope {
@@ -142,7 +143,6 @@ impl Importer<'_> {
 
     /// Adds an input that no name of the model stands for.
     pub(super) fn body_input(&mut self, of: &str, ty: &CommonType) -> String {
-        use super::upgrade::ValueFacts;
         let name = self.fresh_name(of);
         let ty = ty.in_graph(&mut self.graph);
         let value = self.graph.add_input(name.as_str(), ty);

@@ -196,8 +196,7 @@ impl Trace {
         }
     }
 
-    /// Whether the condition that was found last fails where the symbols have these values, whatever becomes of the others: so
-    /// that what was refused on it may be admitted.
+    /// Whether the condition found last fails where the symbols have these values. Other conditions are not looked at.
     pub fn breaks_newest(&self, values: &[i64]) -> bool {
         let (table, mut atoms) = (self.table(), vec![]);
         let Some((poly, sign)) = table.newest.filter(|_| table.put_values(values, &mut atoms).is_some()) else {
