@@ -262,9 +262,9 @@ pub(crate) fn link_executable(
 pub(crate) fn renumber(
     executable: &mut Executable,
     entries: &[KernelFn],
-    signatures: &[KernelSignature],
+    signatures: &mut [KernelSignature],
     room: &mut RenumberRoom,
-    change: impl FnOnce(&mut Plan, &mut [WeightStorage]) -> Result<(), Error>,
+    change: impl FnOnce(&mut Plan, &mut [KernelSignature], &mut [WeightStorage]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     // SAFETY: the entries are those of the kernels that the plan was lowered with for many shapes; lowering bounds every access
     // by the buffers' sizes and keeps parallel iterations disjoint.

@@ -16,7 +16,7 @@ use tensorc_runtime::gpu::{Driver, LoadedKernel};
 use tensorc_runtime::plan::{LoadError, verify_kernels};
 use tensorc_runtime::{Executable, WeightStorage};
 use tensorc_schedule::lowered::Lowered;
-use tensorc_schedule::{PlacementOrder, plan_memory};
+use tensorc_schedule::{OpenNumbers, PlacementOrder, plan_memory};
 
 use crate::compile::{Report, entries, generate, link_code, link_device, pack, pack_each};
 use crate::compiler::Compiler;
@@ -32,6 +32,8 @@ pub(crate) struct OpenPlan {
     template: Template,
     /// Without kernels, of which there is code.
     lowered: Lowered<Extent>,
+    /// Of `lowered`.
+    numbers: OpenNumbers,
     code: OpenCode,
     /// Which buffers lie above which others, as in the plan for the examples.
     order: PlacementOrder,
@@ -79,7 +81,8 @@ impl OpenPlan {
         })?;
         compiler.progress("pack weights");
         let weights = report.timed(compiler, "pack-weights", || packed(compiler, &lowered))?;
-        Ok(OpenPlan { template, lowered, code, order, weights })
+        let numbers = OpenNumbers::of(&lowered);
+        Ok(OpenPlan { template, lowered, numbers, code, order, weights })
     }
 
     /// The template, with the conditions on which the plan holds.
@@ -163,11 +166,9 @@ impl OpenPlan {
         };
         let (Lowered { plan: open, constants, .. }, BindingRoom { binding, placement, renumber }) =
             (&self.lowered, room);
-        let binding = &*binding;
-        signatures.iter_mut().zip(&self.lowered.signatures).for_each(|(one, open)| one.renumber(open, binding));
         let _span = compiler.span("bind");
-        crate::compile::renumber(executable, entries, signatures, renumber, |plan, weights| {
-            plan.renumber(open, binding);
+        crate::compile::renumber(executable, entries, signatures, renumber, |plan, signatures, weights| {
+            self.numbers.put(binding, plan, signatures);
             self.order.apply(plan, placement);
             admit(compiler, plan)?;
             let all = weights.iter_mut().zip(&open.weights).zip(&self.weights);

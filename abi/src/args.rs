@@ -28,14 +28,22 @@ impl<'s> Args<'s> {
         Args { own: [Arg { buffer: BufferId(0), writes: false }; MAX_OWN], count: 0, lists: [list, &[]] }
     }
 
+    /// The operands of a library call or a copy, and its result as the last.
+    pub fn operands(&self) -> &[Arg] {
+        &self.own[..self.count]
+    }
+
+    /// The arguments of a kernel or of nested plans, or those of the epilogue and of the prologue.
+    pub fn lists(&self) -> [&'s [Arg]; 2] {
+        self.lists
+    }
+
     /// Reads of some buffers and a write of another.
-    fn own(reads: impl IntoIterator<Item = BufferId>, written: BufferId) -> Args<'s> {
-        let mut args = Args::listed(&[]);
-        let all = reads.into_iter().map(|buffer| Arg { buffer, writes: false });
-        for (place, arg) in args.own.iter_mut().zip(all.chain([Arg { buffer: written, writes: true }])) {
-            *place = arg;
-            args.count += 1;
-        }
+    fn own<const READS: usize>(reads: [BufferId; READS], written: BufferId) -> Args<'s> {
+        const { assert!(READS < MAX_OWN) };
+        let mut args = Args { count: READS + 1, ..Args::listed(&[]) };
+        args.own.iter_mut().zip(reads).for_each(|(arg, read)| arg.buffer = read);
+        args.own[READS] = Arg { buffer: written, writes: true };
         args
     }
 
@@ -50,9 +58,8 @@ impl<'s> Args<'s> {
     }
 
     /// All of them.
-    pub fn iter(&self) -> ArgsIter<'s> {
-        let [first, second] = self.lists.map(|list| list.iter().copied());
-        self.own.into_iter().take(self.count).chain(first.chain(second))
+    pub fn iter(&self) -> impl Iterator<Item = &Arg> {
+        self.operands().iter().chain(self.lists[0]).chain(self.lists[1])
     }
 }
 
@@ -61,7 +68,8 @@ impl<'s> IntoIterator for Args<'s> {
     type IntoIter = ArgsIter<'s>;
 
     fn into_iter(self) -> ArgsIter<'s> {
-        self.iter()
+        let [first, second] = self.lists.map(|list| list.iter().copied());
+        self.own.into_iter().take(self.count).chain(first.chain(second))
     }
 }
 
@@ -75,7 +83,8 @@ impl<N: Number> StepOp<N> {
             | StepOp::Vendor { args, .. } => return Args::listed(args),
             StepOp::Copy { src, dst } => return Args::own([*src], *dst),
             StepOp::Gemm { a, b, c, epilogue, .. } | StepOp::Conv { a, b, c, epilogue, .. } => {
-                (Args::own(a.buffer().into_iter().chain([*b]), *c), epilogue, Some(a))
+                let own = a.buffer().map_or_else(|| Args::own([*b], *c), |a| Args::own([a, *b], *c));
+                (own, epilogue, Some(a))
             }
             StepOp::Attention { q, k, v, out, epilogue, .. } => (Args::own([*q, *k, *v], *out), epilogue, None),
         };

@@ -93,12 +93,6 @@ impl<N: Number> Buffer<N> {
         let dims = self.dims.iter().map(|n| to.number(*n)).collect();
         Buffer { name: self.name.clone(), dtype: self.dtype, dims, storage: self.storage, part }
     }
-
-    /// Takes its numbers from the buffer that it was converted from.
-    fn renumber<M: Number>(&mut self, from: &Buffer<M>, to: &impl Convert<M, N>) {
-        self.dims.iter_mut().zip(&from.dims).for_each(|(n, from)| *n = to.number(*from));
-        self.part = from.part.map(|part| part.convert(to));
-    }
 }
 
 impl<N: Number> KernelSignature<N> {
@@ -111,13 +105,6 @@ impl<N: Number> KernelSignature<N> {
         let parameters = self.parameters.iter().map(parameter).collect();
         let sizes = self.sizes.iter().map(|n| to.signed(*n)).collect();
         KernelSignature { parameters, extent: to.number(self.extent), on_blocks: self.on_blocks, sizes }
-    }
-
-    /// Takes its numbers from the signature that it was converted from. Nothing is allocated.
-    pub fn renumber<M: Number>(&mut self, from: &KernelSignature<M>, to: &impl Convert<M, N>) {
-        self.parameters.iter_mut().zip(&from.parameters).for_each(|(p, from)| p.span = to.number(from.span));
-        self.extent = to.number(from.extent);
-        self.sizes.iter_mut().zip(&from.sizes).for_each(|(n, from)| *n = to.signed(*from));
     }
 }
 
@@ -147,21 +134,6 @@ impl<N: Number> StepOp<N> {
             StepOp::Extern { operator, function, args } => {
                 StepOp::Extern { operator: operator.clone(), function: *function, args: args.clone() }
             }
-        }
-    }
-
-    /// Takes its numbers from the operation that it was converted from.
-    fn renumber<M: Number>(&mut self, from: &StepOp<M>, to: &impl Convert<M, N>) {
-        match (self, from) {
-            (StepOp::Launch { extent, .. }, StepOp::Launch { extent: from, .. }) => *extent = to.number(*from),
-            (StepOp::Gemm { call, .. }, StepOp::Gemm { call: from, .. }) => *call = from.convert(to),
-            (StepOp::Conv { call, .. }, StepOp::Conv { call: from, .. }) => *call = from.convert(to),
-            (StepOp::Attention { call, .. }, StepOp::Attention { call: from, .. }) => *call = from.convert(to),
-            (StepOp::Flow { flow, .. }, StepOp::Flow { flow: from, .. }) => {
-                flow.kind = from.kind.convert(to);
-                flow.bodies.iter_mut().zip(&from.bodies).for_each(|(body, from)| body.renumber(from, to));
-            }
-            _ => {}
         }
     }
 }
@@ -210,121 +182,5 @@ impl<N: Number> Plan<N> {
             scratch: self.scratch.clone(),
             checks: self.checks.clone(),
         }
-    }
-
-    /// Takes its numbers from the plan that it was converted from, and where buffers lie, as [`Plan::convert`] would. Nothing
-    /// is allocated unless more steps have working memory.
-    pub fn renumber<M: Number>(&mut self, from: &Plan<M>, to: &impl Convert<M, N>) {
-        self.buffers.iter_mut().zip(&from.buffers).for_each(|(buffer, from)| buffer.renumber(from, to));
-        for (step, from) in self.steps.iter_mut().zip(&from.steps) {
-            step.op.renumber(&from.op, to);
-            (step.flops, step.bytes) = (to.number(from.flops), to.number(from.bytes));
-        }
-        self.place_like(from);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::flow::FlowKind;
-    use crate::operand::{BufferId, KernelId, LeftOperand};
-    use crate::plan::{Scratch, StorageClass};
-
-    use super::*;
-
-    /// Multiples.
-    struct Times(u64);
-
-    impl Convert<u64, u64> for Times {
-        fn number(&self, n: u64) -> u64 {
-            n * self.0
-        }
-
-        fn signed(&self, n: i64) -> i64 {
-            n * self.0 as i64
-        }
-    }
-
-    /// Steps of the kinds that have numbers, all of them other than 0.
-    fn plan() -> Plan {
-        let (a, b, c) = (LeftOperand::Buffer(BufferId(0)), BufferId(1), BufferId(2));
-        let layout = MatrixLayout { offset: 3, batch_strides: [4, 5, 6], row_stride: 7, col_stride: 8 };
-        let gemm = BatchedGemm {
-            batch: [2, 3, 4],
-            m: 5,
-            n: 6,
-            k: 7,
-            a: layout,
-            b: layout,
-            c: layout,
-            b_packed: true,
-            double: true,
-        };
-        let pair = [2, 3];
-        let conv = Conv2d {
-            batch: 2,
-            groups: 3,
-            in_channels: 4,
-            out_channels: 5,
-            input: pair,
-            output: pair,
-            kernel: pair,
-            strides: pair,
-            dilations: pair,
-            pads: pair,
-            images: pair,
-            ..Conv2d::default()
-        };
-        let [q, k, v, out] = [layout; 4];
-        let attention = Attention {
-            batch: [2, 3, 4],
-            queries: 5,
-            keys: 6,
-            depth: 7,
-            size: 8,
-            q,
-            k,
-            v,
-            out,
-            ..Attention::default()
-        };
-        let part = Some(SubBuffer { of: BufferId(0), offset: 2, run: 3, stride: 4 });
-        let buffer = |part| Buffer {
-            name: "b".to_owned(),
-            dtype: crate::DType::F32,
-            dims: vec![2, 3],
-            storage: StorageClass::Arena(64),
-            part,
-        };
-        let body = Plan { buffers: vec![buffer(None)], ..Plan::default() };
-        let ops = [
-            StepOp::Launch { kernel: KernelId(0), args: vec![], extent: 9 },
-            StepOp::Gemm { call: gemm, a: a.clone(), b, c, epilogue: None },
-            StepOp::Conv { call: conv, a, b, c, epilogue: None },
-            StepOp::Attention { call: attention, q: c, k: c, v: c, out: c, epilogue: None },
-            StepOp::Flow {
-                flow: FlowPlan { kind: FlowKind::If, bodies: vec![body.clone(), body] }.into(),
-                args: vec![],
-            },
-        ];
-        let step = |op| Step { name: "s".to_owned(), op, flops: 2, bytes: 3 };
-        Plan {
-            buffers: vec![buffer(None), buffer(part)],
-            steps: ops.map(step).into(),
-            arena_bytes: 64,
-            lower_bound_bytes: 32,
-            scratch: vec![Scratch { step: 1, offset: 64, shared: 0, bytes: 128, live: 0 }],
-            ..Plan::default()
-        }
-    }
-
-    #[test]
-    fn other_numbers_make_the_plan_that_is_converted_with_them() {
-        let mut found = plan().convert(&Times(5));
-        (found.arena_bytes, found.buffers[0].storage) = (1 << 20, StorageClass::Arena(1 << 12));
-        found.scratch.clear();
-        found.renumber(&plan(), &Times(3));
-        assert_eq!(found, plan().convert(&Times(3)));
-        assert_ne!(found, plan());
     }
 }

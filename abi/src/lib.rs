@@ -71,7 +71,8 @@ pub use operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};
 pub use part::SubBuffer;
 #[cfg(feature = "plan")]
 pub use plan::{
-    Buffer, KernelSignature, LibraryOp, Parameter, Plan, Scratch, Step, StepOp, StorageClass, Weight, WorkingBytes,
+    Buffer, KernelSignature, LibraryOp, Parameter, Plan, Scratch, ScratchOfSteps, Step, StepOp, StorageClass, Weight,
+    WorkingBytes,
 };
 #[cfg(feature = "plan")]
 pub use vendor::{VendorCall, VendorContraction};

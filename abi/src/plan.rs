@@ -118,6 +118,22 @@ impl Scratch {
     }
 }
 
+/// Working memory of steps that are looked at in their order.
+#[derive(Clone, Debug)]
+pub struct ScratchOfSteps<'p>(&'p [Scratch]);
+
+impl<'p> ScratchOfSteps<'p> {
+    /// That of a step, by a position that is not below earlier ones.
+    pub fn of(&mut self, step: usize) -> Option<&'p Scratch> {
+        while let [first, rest @ ..] = self.0
+            && (first.step as usize) < step
+        {
+            self.0 = rest;
+        }
+        self.0.first().filter(|scratch| scratch.step as usize == step)
+    }
+}
+
 impl<N: Number> Plan<N> {
     /// A buffer of this plan.
     pub fn buffer(&self, id: BufferId) -> &Buffer<N> {
@@ -128,6 +144,11 @@ impl<N: Number> Plan<N> {
     pub fn scratch_of(&self, step: usize) -> Option<&Scratch> {
         let at = self.scratch.binary_search_by_key(&step, |scratch| scratch.step as usize).ok()?;
         self.scratch.get(at)
+    }
+
+    /// The working memory of all steps, in order.
+    pub fn scratch_of_steps(&self) -> ScratchOfSteps<'_> {
+        ScratchOfSteps(&self.scratch)
     }
 
     /// The buffer in whose memory a buffer lies: itself, or the whole that it is a part of.

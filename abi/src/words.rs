@@ -13,12 +13,15 @@ impl Take<'_> {
     }
 
     fn words<const N: usize>(&mut self) -> [u64; N] {
-        core::array::from_fn(|_| self.word())
+        let mut words = [0; N];
+        words.iter_mut().for_each(|word| *word = self.word());
+        words
     }
 
     fn layout(&mut self) -> MatrixLayout {
-        let [offset, b0, b1, b2, row, col] = self.words().map(|w| w as i64);
-        MatrixLayout { offset, batch_strides: [b0, b1, b2], row_stride: row, col_stride: col }
+        let [offset, b0, b1, b2, row, col] = self.words();
+        let batch_strides = [b0 as i64, b1 as i64, b2 as i64];
+        MatrixLayout { offset: offset as i64, batch_strides, row_stride: row as i64, col_stride: col as i64 }
     }
 }
 
@@ -49,6 +52,21 @@ impl<N: Number, const LEN: usize> Put<N, LEN> {
     }
 }
 
+impl MatrixLayout {
+    fn set_word(&mut self, at: usize, word: u64) {
+        let MatrixLayout { offset, batch_strides: [b0, b1, b2], row_stride, col_stride } = self;
+        *[offset, b0, b1, b2, row_stride, col_stride][at] = word as i64;
+    }
+}
+
+/// Words of a layout.
+const LAYOUT_WORDS: usize = 6;
+
+/// Sets a word of layouts that lie one after the other; the word is not one behind them.
+fn set_layout_word<const N: usize>(layouts: [&mut MatrixLayout; N], at: usize, word: u64) {
+    layouts[at / LAYOUT_WORDS].set_word(at % LAYOUT_WORDS, word);
+}
+
 impl<N: Number> BatchedGemm<N> {
     /// The call as words.
     pub fn to_words(&self) -> [N; BatchedGemm::WORDS] {
@@ -64,6 +82,19 @@ impl<N: Number> BatchedGemm<N> {
 impl BatchedGemm {
     /// Words of a call.
     pub const WORDS: usize = 25;
+
+    /// Changes a number, by its position in [`BatchedGemm::to_words`].
+    ///
+    /// # Panics
+    /// The word there is no number.
+    pub fn set_word(&mut self, at: usize, word: u64) {
+        let BatchedGemm { batch: [b0, b1, b2], m, n, k, a, b, c, .. } = self;
+        let numbers = [b0, b1, b2, m, n, k];
+        match at.checked_sub(numbers.len()) {
+            None => *numbers[at] = word,
+            Some(at) => set_layout_word([a, b, c], at, word),
+        }
+    }
 
     /// The inverse of [`BatchedGemm::to_words`].
     pub fn from_words(words: &[u64; Self::WORDS]) -> BatchedGemm {
@@ -88,6 +119,20 @@ impl<N: Number> Conv2d<N> {
 impl Conv2d {
     /// Words of a call.
     pub const WORDS: usize = 20;
+
+    /// Changes a number, by its position in [`Conv2d::to_words`].
+    ///
+    /// # Panics
+    /// The word there is no number.
+    pub fn set_word(&mut self, at: usize, word: u64) {
+        let Conv2d { batch, groups, in_channels, out_channels, input, output, kernel, .. } = self;
+        let Conv2d { strides, dilations, pads, images, .. } = self;
+        let counts = [batch, groups, in_channels, out_channels];
+        match at.checked_sub(counts.len()) {
+            None => *counts[at] = word,
+            Some(at) => [input, output, kernel, strides, dilations, pads, images][at / 2][at % 2] = word,
+        }
+    }
 
     /// `None` if the words name no pass or layout.
     pub fn from_words(words: &[u64; Self::WORDS]) -> Option<Conv2d> {
@@ -158,6 +203,19 @@ impl Attention {
     /// Words of a call.
     pub const WORDS: usize = 34;
 
+    /// Changes a number, by its position in [`Attention::to_words`].
+    ///
+    /// # Panics
+    /// The word there is no number.
+    pub fn set_word(&mut self, at: usize, word: u64) {
+        let Attention { batch: [b0, b1, b2], queries, keys, depth, size, q, k, v, out, .. } = self;
+        let numbers = [b0, b1, b2, queries, keys, depth, size];
+        match at.checked_sub(numbers.len()) {
+            None => *numbers[at] = word,
+            Some(at) => set_layout_word([q, k, v, out], at, word),
+        }
+    }
+
     /// The inverse of [`Attention::to_words`].
     pub fn from_words(words: &[u64; Self::WORDS]) -> Attention {
         let mut take = Take(words.iter());
@@ -194,6 +252,9 @@ mod tests {
             double: true,
         };
         assert_eq!(BatchedGemm::from_words(&gemm.to_words()), gemm);
+        let mut put = BatchedGemm { b_packed: true, double: true, ..BatchedGemm::default() };
+        gemm.to_words()[..24].iter().enumerate().for_each(|(at, word)| put.set_word(at, *word));
+        assert_eq!(put, gemm);
         let attention = Attention {
             batch: [2, 3, 4],
             queries: 5,
@@ -209,6 +270,9 @@ mod tests {
             empty_is_zero: false,
         };
         assert_eq!(Attention::from_words(&attention.to_words()), attention);
+        let mut put = Attention { scale: attention.scale, shifted: true, ..Attention::default() };
+        attention.to_words()[..31].iter().enumerate().for_each(|(at, word)| put.set_word(at, *word));
+        assert_eq!(put, attention);
         for pass in ConvPass::ALL {
             for layouts in LAYOUTS {
                 let conv = Conv2d {
@@ -228,6 +292,9 @@ mod tests {
                 };
                 let words = conv.to_words();
                 assert_eq!(Conv2d::from_words(&words), Some(conv));
+                let mut put = Conv2d { pass, layouts, ..Conv2d::default() };
+                words[..18].iter().enumerate().for_each(|(at, word)| put.set_word(at, *word));
+                assert_eq!(put, conv);
                 let mut wrong = words;
                 wrong[Conv2d::WORDS - 1] = 99;
                 assert_eq!(Conv2d::from_words(&wrong), None);

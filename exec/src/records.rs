@@ -2,8 +2,8 @@
 
 use tensorc_abi::image::{LIBRARIES, scratch, slot, step};
 use tensorc_abi::{
-    BufferId, ContractionRef, Conv2d, ConvVariant, KernelId, LibraryOp, Number, Plan, Step, StepOp, StorageClass,
-    WorkingBytes,
+    BufferId, ContractionRef, Conv2d, ConvVariant, KernelId, LibraryOp, Number, Plan, Scratch, Step, StepOp,
+    StorageClass, WorkingBytes,
 };
 use tensorc_kernels::{
     attention_scratch, attention_tasks, conv_scratch, conv_tasks, conv_variant, double_scratch, double_tasks,
@@ -115,7 +115,7 @@ impl<N: Number> Records<N> {
         number: &dyn Fn(KernelId) -> u64,
         measure: &dyn Measure<N>,
     ) -> Result<(), Refused> {
-        let mut functions = plan.kernels.len() as u64;
+        let (mut functions, mut scratch) = (plan.kernels.len() as u64, plan.scratch_of_steps());
         for (position, entry) in plan.steps.iter().enumerate() {
             let call = entry.op.library().filter(|_| place == Place::Processor);
             let recorded = match (&entry.op, &call) {
@@ -141,27 +141,27 @@ impl<N: Number> Records<N> {
             let [kind, name, first, function, counts, word] = [kind, 0, first, function, counts, word].map(N::from);
             self.steps.push([kind, name, first, tasks, grain, function, counts, word]);
             self.positions.push(position);
-            self.slots.extend(args.into_iter().map(|arg| slot_of(plan, arg.buffer)));
+            self.slots.extend(args.iter().map(|arg| slot_of(plan, arg.buffer)));
             if let Some(flow) = entry.op.flow() {
                 if let Some(record) = self.steps.last_mut() {
                     record[step::CALL] = ((self.words.len() + scratch::WORDS) as u64).into();
                 }
-                self.put_scratch(plan, position);
+                self.put_scratch(scratch.of(position));
                 self.words.extend(flow.words());
                 let bodies = flow.bodies.iter().map(|body| Records::measured(body, place, number, measure));
                 let bodies = bodies.collect::<Result<_, _>>().map_err(|_| Refused { step: position })?;
                 self.bodies.push(bodies);
             }
             if let Some(call) = call {
-                self.put_scratch(plan, position);
+                self.put_scratch(scratch.of(position));
                 put_words(call.contraction, &mut self.words);
             }
         }
         Ok(())
     }
 
-    fn put_scratch(&mut self, plan: &Plan<N>, position: usize) {
-        let words = plan.scratch_of(position).map_or([0; scratch::WORDS], |s| [s.offset, s.bytes]);
+    fn put_scratch(&mut self, scratch: Option<&Scratch>) {
+        let words = scratch.map_or([0; scratch::WORDS], |s| [s.offset, s.bytes]);
         self.words.extend(words.map(N::from));
     }
 }
@@ -231,6 +231,7 @@ pub fn does_something(plan: &Plan, op: &StepOp) -> bool {
     match op {
         StepOp::Launch { extent, .. } => *extent > 0,
         StepOp::Copy { dst, .. } => plan.buffer(*dst).bytes() > 0,
+        StepOp::Gemm { call, .. } => call.batch.iter().chain([&call.m, &call.n]).all(|n| *n > 0),
         _ => op.library().is_none_or(|call| tasks_of(call.contraction) > 0),
     }
 }

@@ -6,7 +6,7 @@
 
 use core::ops::Range;
 
-use tensorc_abi::{BufferId, Plan, Scratch, StepOp, StorageClass};
+use tensorc_abi::{Buffer, BufferId, Plan, Scratch, StepOp, StorageClass};
 
 use crate::records::estimated_ns;
 use crate::run::MAX_STEPS;
@@ -34,8 +34,8 @@ enum WrittenMemory {
 impl StepAccess {
     /// Appends all that a step, by its position, touches.
     fn list(plan: &Plan, step: usize, all: &mut Vec<StepAccess>) {
-        let buffers = plan.steps[step].op.args().into_iter();
-        all.extend(buffers.filter_map(|arg| StepAccess::of(plan, arg.buffer, arg.writes)));
+        let args = plan.steps[step].op.args();
+        all.extend(args.iter().filter_map(|arg| StepAccess::of(plan, arg.buffer, arg.writes)));
         all.extend(plan.scratch_of(step).copied().map(StepAccess::Scratch));
     }
 
@@ -86,7 +86,7 @@ impl WrittenMemory {
 /// The regions with enough work to be worth it, in order, among the steps at some positions of a plan: those that do
 /// something. Steps whose working memory differs, or lies where another has a buffer, are in none together.
 pub fn regions<'p>(plan: &'p Plan, steps: &'p [usize]) -> impl Iterator<Item = Range<usize>> + 'p {
-    Independent { plan, steps, next: 0, open: Vec::new(), listed: false }
+    Independent { plan, steps, next: 0, open: Vec::new(), listed: 0 }
         .filter(move |region| pays(plan, &steps[region.clone()]))
 }
 
@@ -96,10 +96,9 @@ struct Independent<'p> {
     steps: &'p [usize],
     /// Where the next range begins.
     next: usize,
-    /// Accesses of the steps of the current range.
+    /// Accesses of the first steps of the current range, up to `listed`.
     open: Vec<StepAccess>,
-    /// Whether `open` already holds the accesses of the first step of the next range.
-    listed: bool,
+    listed: usize,
 }
 
 impl Independent<'_> {
@@ -110,21 +109,46 @@ impl Independent<'_> {
 
     /// Whether a step may run beside the steps of the current range, the last of which is the step before. Adds its accesses.
     fn admits(&mut self, index: usize) -> bool {
-        let (plan, before) = (self.plan, self.open.len());
-        let phase = |index: usize| plan.in_second_phase(self.steps[index]);
-        if self.is_opaque(index) || self.is_opaque(index - 1) || phase(index) != phase(index - 1) {
+        let (plan, [last, step]) = (self.plan, [index - 1, index].map(|index| self.steps[index]));
+        if self.is_opaque(index)
+            || self.is_opaque(index - 1)
+            || plan.in_second_phase(step) != plan.in_second_phase(last)
+        {
             return false;
         }
-        StepAccess::list(plan, self.steps[index], &mut self.open);
+        // Most steps read what the step before wrote.
+        if takes_result(plan, last, step) {
+            return false;
+        }
+        let before = self.list(index);
+        self.list(index + 1);
         let (open, own) = self.open.split_at(before);
         let admitted = own.iter().all(|access| !open.iter().any(|other| access.conflicts(plan, other)));
         if !admitted {
             // What the step touches is what the next range begins with.
             self.open.drain(..before);
-            self.listed = true;
         }
         admitted
     }
+
+    /// Lists what steps before one touch; how much that is.
+    fn list(&mut self, end: usize) -> usize {
+        for step in &self.steps[self.listed..end] {
+            StepAccess::list(self.plan, *step, &mut self.open);
+        }
+        self.listed = end;
+        self.open.len()
+    }
+}
+
+/// Whether a step reads or writes elements that another has written, as the result of that and not through a part of it.
+fn takes_result(plan: &Plan, writer: usize, step: usize) -> bool {
+    // (No array of both: moving what was just written is slow.)
+    let written = plan.steps[writer].op.args();
+    let used = plan.steps[step].op.args();
+    let is_used = |id: BufferId| used.iter().any(|arg| arg.buffer == id);
+    let is_whole = |buffer: &Buffer| buffer.part.is_none() && !buffer.is_empty();
+    written.iter().any(|arg| arg.writes && is_used(arg.buffer) && is_whole(plan.buffer(arg.buffer)))
 }
 
 impl Iterator for Independent<'_> {
@@ -132,10 +156,10 @@ impl Iterator for Independent<'_> {
 
     fn next(&mut self) -> Option<Range<usize>> {
         let first = self.next;
-        let step = *self.steps.get(first)?;
-        if !core::mem::take(&mut self.listed) {
+        self.steps.get(first)?;
+        if self.listed <= first {
             self.open.clear();
-            StepAccess::list(self.plan, step, &mut self.open);
+            self.listed = first;
         }
         self.next += 1;
         while self.next < self.steps.len() && self.next - first < MAX_STEPS && self.admits(self.next) {

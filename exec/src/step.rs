@@ -25,12 +25,8 @@ pub trait Code {
     fn words(&self, at: usize) -> &[u64];
 
     /// The working memory of the call whose words lie at a position, which needs so many bytes for each worker; `None` if
-    /// nothing says where it is.
-    fn scratch(&self, at: usize, _needed: usize) -> Option<WorkerMemory> {
-        let words: &[u64; scratch::WORDS] = self.words(at.checked_sub(scratch::WORDS)?).first_chunk()?;
-        let [offset, stride] = [words[scratch::OFFSET], words[scratch::STRIDE]];
-        Some(WorkerMemory { offset: usize::try_from(offset).ok()?, stride: usize::try_from(stride).ok()? })
-    }
+    /// nothing says where it is, or it is too small.
+    fn scratch(&self, at: usize, needed: impl FnOnce() -> usize) -> Option<WorkerMemory>;
 }
 
 /// Where workers have working memory in the arena.
@@ -43,6 +39,12 @@ pub struct WorkerMemory {
 }
 
 impl WorkerMemory {
+    /// What a record of [`scratch`] says.
+    pub fn of_record(record: &[u64; scratch::WORDS]) -> Option<WorkerMemory> {
+        let [offset, stride] = [record[scratch::OFFSET], record[scratch::STRIDE]].map(usize::try_from);
+        Some(WorkerMemory { offset: offset.ok()?, stride: stride.ok()? })
+    }
+
     /// Working memory at the end of an arena of so many bytes, of which a step needs at most `stride` for each worker.
     /// Where it is apart from what a step uses, a worker has the same memory in every step: what its core has in the
     /// caches is not another core's. `None` for one worker, which has the caches for itself.
@@ -234,16 +236,12 @@ impl Step {
             step::HOST => of(Work::Host(function)),
             step::FLOW => {
                 let call = usize::try_from(record[step::CALL]).ok()?;
-                Step { scratch: code.scratch(call, 0)?, ..of(Work::Flow(call)) }
+                Step { scratch: code.scratch(call, || 0)?, ..of(Work::Flow(call)) }
             }
             kind => {
                 let call = LibraryCall::resolve(record, kind.checked_sub(step::LIBRARY)? as usize, code)?;
                 let affinity = call.prologue.map_or(1, |_| (call.routine.affinity)(&call.contraction));
-                let needed = call.scratch_bytes();
-                let scratch = code.scratch(record[step::CALL] as usize, needed)?;
-                if scratch.stride < needed {
-                    return None;
-                }
+                let scratch = code.scratch(record[step::CALL] as usize, || call.scratch_bytes())?;
                 Step { affinity, scratch, ..of(Work::Library(call)) }
             }
         })

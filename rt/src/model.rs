@@ -84,14 +84,15 @@ impl Code for Linked<'_> {
         self.image.tail(at)
     }
 
-    fn scratch(&self, at: usize, needed: usize) -> Option<WorkerMemory> {
+    fn scratch(&self, at: usize, needed: impl FnOnce() -> usize) -> Option<WorkerMemory> {
+        let needed = needed();
         if !ImageVersion::of_word(self.image.word(header::VERSION)).reads(scratch::SINCE) {
             // Nothing was planned: it lies behind the arena.
             let offset = self.image.size(self.variant + variant::ARENA_BYTES).checked_next_multiple_of(LINE_PAIR)?;
             return Some(WorkerMemory { offset, stride: worker_stride(needed) });
         }
-        let [offset, stride] = *self.image.record(at.checked_sub(scratch::WORDS)?)?;
-        Some(WorkerMemory { offset: offset as usize, stride: stride as usize })
+        let memory = WorkerMemory::of_record(self.image.record(at.checked_sub(scratch::WORDS)?)?)?;
+        (memory.stride >= needed).then_some(memory)
     }
 }
 

@@ -9,7 +9,8 @@ pub fn strided_fits(offset: i64, axes: &[(u64, i64)], elements: u64) -> bool {
     }
     let (mut low, mut high) = (i128::from(offset), i128::from(offset));
     for &(extent, stride) in axes {
-        let reach = i128::from(extent - 1).saturating_mul(i128::from(stride));
+        // A product of 64 and 63 bits fits.
+        let reach = i128::from(extent - 1) * i128::from(stride);
         low = low.saturating_add(reach.min(0));
         high = high.saturating_add(reach.max(0));
     }

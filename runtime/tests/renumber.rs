@@ -8,22 +8,9 @@ mod allocations;
 mod common;
 
 use common::*;
-use tensorc_abi::{Convert, DType, KernelFn, KernelSignature, Parameter, Plan, StorageClass};
+use tensorc_abi::{DType, KernelFn, KernelSignature, Parameter, Plan, StepOp, StorageClass};
 use tensorc_runtime::plan::{LoadError, PlanError, RenumberRoom};
-use tensorc_runtime::{Bindings, Context, Pool, TensorMut, TensorRef};
-
-/// Numbers as they are.
-struct Same;
-
-impl Convert<u64, u64> for Same {
-    fn number(&self, n: u64) -> u64 {
-        n
-    }
-
-    fn signed(&self, n: i64) -> i64 {
-        n
-    }
-}
+use tensorc_runtime::{Bindings, Context, Pool, TensorMut, TensorRef, WeightStorage};
 
 /// Of the kernels of [`chain`] and [`fork`], for so many elements.
 fn signatures(n: u64) -> Vec<KernelSignature> {
@@ -34,20 +21,40 @@ fn signatures(n: u64) -> Vec<KernelSignature> {
     [3, 2, 0, 0].map(of).to_vec()
 }
 
+/// Gives a plan the numbers of another, in the memory that it has.
+fn put_numbers(own: &mut Plan, other: &Plan) {
+    for (own, other) in own.buffers.iter_mut().zip(&other.buffers) {
+        own.dims.copy_from_slice(&other.dims);
+        (own.storage, own.part) = (other.storage, other.part);
+    }
+    for (own, other) in own.steps.iter_mut().zip(&other.steps) {
+        (own.flops, own.bytes) = (other.flops, other.bytes);
+        if let (StepOp::Launch { extent, .. }, StepOp::Launch { extent: other, .. }) = (&mut own.op, &other.op) {
+            *extent = *other;
+        }
+    }
+    (own.arena_bytes, own.lower_bound_bytes) = (other.arena_bytes, other.lower_bound_bytes);
+    own.scratch.clone_from(&other.scratch);
+}
+
 /// Gives the plan of a context the numbers of another.
 fn renumbered(
     context: Context,
     plan: &Plan,
-    (kernels, signatures): (&[KernelFn], &[KernelSignature]),
+    (kernels, own_signatures, signatures): (&[KernelFn], &mut [KernelSignature], &[KernelSignature]),
     room: &mut RenumberRoom,
 ) -> Result<Option<Context>, LoadError> {
     context.renumbered(|executable| {
-        let change = |own: &mut Plan| {
-            own.renumber(plan, &Same);
+        let change = |own: &mut Plan, own_signatures: &mut [KernelSignature], _: &mut [WeightStorage]| {
+            put_numbers(own, plan);
+            own_signatures.iter_mut().zip(signatures).for_each(|(own, other)| {
+                own.extent = other.extent;
+                own.parameters.iter_mut().zip(&other.parameters).for_each(|(own, other)| own.span = other.span);
+            });
             Ok(())
         };
         // SAFETY: the kernels stay inside the buffers of these plans.
-        unsafe { executable.renumber(kernels, signatures, room, |plan, _| change(plan)) }
+        unsafe { executable.renumber(kernels, own_signatures, room, change) }
     })
 }
 
@@ -68,14 +75,14 @@ fn other_numbers_take_the_memory_of_the_last_and_are_verified() {
     for ((plan, expected), threads) in cases.into_iter().flat_map(|case| [(case, 1), (case, 2)]) {
         let (pool, kernels, mut room) = (Pool::new(threads).unwrap(), kernels(), RenumberRoom::default());
         let mut context = Context::new(executable(plan(N as u64, true), vec![]), &pool).unwrap();
-        let (x, mut y) = (vec![1f32; N], vec![0f32; N]);
+        let (x, mut y, mut own) = (vec![1f32; N], vec![0f32; N], signatures(N as u64));
         check(&mut context, &pool, expected, &x, &mut y);
         // Where there are no elements, no step has anything to do.
         let mut rounds = vec![];
         for n in [N, 7, 0, 300, 1000, 15, 4000, N - 1, 1, 2, 3] {
             let (plan, signatures) = (plan(n as u64, true), signatures(n as u64));
             let before = allocations::count();
-            context = renumbered(context, &plan, (&kernels, &signatures), &mut room).unwrap().unwrap();
+            context = renumbered(context, &plan, (&kernels, &mut own, &signatures), &mut room).unwrap().unwrap();
             rounds.push(allocations::count() - before);
             check(&mut context, &pool, expected, &x[..n], &mut y[..n]);
         }
@@ -84,15 +91,18 @@ fn other_numbers_take_the_memory_of_the_last_and_are_verified() {
         assert!(few >= 5, "{threads} threads: {rounds:?}");
         let held = context.executable().clone();
         let (same, signatures) = (plan(64, true), signatures(64));
-        assert!(renumbered(context, &same, (&kernels, &signatures), &mut room).unwrap().is_none(), "it is held");
+        assert!(
+            renumbered(context, &same, (&kernels, &mut own, &signatures), &mut room).unwrap().is_none(),
+            "it is held"
+        );
         drop(held);
         let start = || Context::new(executable(plan(N as u64, true), vec![]), &pool).unwrap();
         let mut wrong = same.clone();
         let upper = wrong.buffers.iter_mut().filter(|b| matches!(b.storage, StorageClass::Arena(at) if at > 0));
         upper.for_each(|buffer| buffer.storage = StorageClass::Arena(64));
-        let error = renumbered(start(), &wrong, (&kernels, &signatures), &mut room).err().unwrap();
+        let error = renumbered(start(), &wrong, (&kernels, &mut own, &signatures), &mut room).err().unwrap();
         assert!(matches!(error, LoadError::Plan(ref e) if matches!(e.error, PlanError::Overlap { .. })), "{error}");
-        let error = renumbered(start(), &plan(9, true), (&kernels, &signatures), &mut room).err().unwrap();
+        let error = renumbered(start(), &plan(9, true), (&kernels, &mut own, &signatures), &mut room).err().unwrap();
         assert!(matches!(error, LoadError::Plan(ref e) if matches!(e.error, PlanError::KernelCall { .. })), "{error}");
     }
 }

@@ -12,6 +12,7 @@ pub mod kernel;
 pub mod layout;
 pub mod lowered;
 mod memory;
+mod open_numbers;
 pub mod plan;
 pub mod recipe;
 pub mod recognise;
@@ -20,4 +21,5 @@ mod tasks;
 pub mod verify;
 
 pub use memory::{PlacedRange, PlacementOrder, PlacementRoom, plan_memory};
+pub use open_numbers::OpenNumbers;
 pub use target::Target;

@@ -42,10 +42,12 @@ impl Number for Extent {
 
 /// The numbers of a shape.
 impl Convert<Extent, u64> for Binding {
+    #[inline]
     fn number(&self, n: Extent) -> u64 {
         self.value(n).max(0) as u64
     }
 
+    #[inline]
     fn signed(&self, n: Extent) -> i64 {
         self.value(n)
     }

@@ -273,6 +273,7 @@ pub struct Binding {
 
 impl Binding {
     /// The value of an extent of the trace.
+    #[inline]
     pub fn value(&self, extent: Extent) -> i64 {
         extent.expr.map_or(extent.value, |expr| self.values[expr.0 as usize])
     }

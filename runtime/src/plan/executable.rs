@@ -7,9 +7,11 @@ pub use renumber::RenumberRoom;
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use tensorc_abi::image::{found, slot};
+use tensorc_abi::image::{found, scratch, slot};
 use tensorc_abi::{BrokenRequirement, ExternFn, KernelFn, KernelId, Plan, Step, StepOp, StorageClass, ValueCheck};
-use tensorc_exec::{self as exec, Code, DeviceStep, Place, Records, Refused, Routine, bind, estimated_ns, regions};
+use tensorc_exec::{
+    self as exec, Code, DeviceStep, Place, Records, Refused, Routine, WorkerMemory, bind, estimated_ns, regions,
+};
 
 use super::bindings::{Final, Interface, Needs, Phase};
 use super::device::DeviceProgram;
@@ -87,6 +89,11 @@ impl Code for Linked<'_> {
 
     fn words(&self, at: usize) -> &[u64] {
         self.records.words.get(at..).unwrap_or_default()
+    }
+
+    /// The plan is verified, so that it is large enough.
+    fn scratch(&self, at: usize, _needed: impl FnOnce() -> usize) -> Option<WorkerMemory> {
+        WorkerMemory::of_record(self.words(at.checked_sub(scratch::WORDS)?).first_chunk()?)
     }
 }
 

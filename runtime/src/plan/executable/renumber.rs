@@ -19,9 +19,9 @@ pub struct RenumberRoom {
 }
 
 impl Executable {
-    /// Lets `change` give the plan the numbers of another shape, and the weights that depend on it, then verifies the plan anew
-    /// and resolves it. What the plan consists of stays: steps, their arguments, kernels. Of `signatures` are those of the
-    /// kernels for the new numbers, of `kernels` their entry points, as in [`Executable::new`].
+    /// Lets `change` give the plan, the signatures of its kernels and the weights that depend on it the numbers of another shape,
+    /// then verifies the plan anew and resolves it. What the plan consists of stays: steps, their arguments, kernels, of which
+    /// `kernels` has the entry points, as in [`Executable::new`].
     ///
     /// If the room and the executable have been used for as much, only the list of what steps side by side touch is allocated,
     /// unless other steps than before have nothing to do, or nested plans change.
@@ -34,11 +34,11 @@ impl Executable {
     pub unsafe fn renumber<E: From<LoadError>>(
         &mut self,
         kernels: &[KernelFn],
-        signatures: &[KernelSignature],
+        signatures: &mut [KernelSignature],
         room: &mut RenumberRoom,
-        change: impl FnOnce(&mut Plan, &mut [WeightStorage]) -> Result<(), E>,
+        change: impl FnOnce(&mut Plan, &mut [KernelSignature], &mut [WeightStorage]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let changed = change(&mut self.plan, &mut self.weights);
+        let changed = change(&mut self.plan, signatures, &mut self.weights);
         let changed = changed.and_then(|()| Ok(self.resolve_again(kernels, signatures, room)?));
         if changed.is_err() {
             self.prepared.clear();

@@ -7,7 +7,7 @@ use tensorc_abi::{
 };
 
 use super::super::error::PlanError;
-use super::byte_size;
+use super::len;
 use crate::bounds::{packing_fits, strided_fits};
 
 pub(super) fn check((plan, outermost): (&Plan, &Plan), step: &Step) -> Result<(), PlanError> {
@@ -228,17 +228,17 @@ impl CheckedStep<'_> {
     fn check_layout(&self, id: BufferId, wanted: Packing) -> Result<(), PlanError> {
         let buffer = self.plan.buffer(id);
         let stored = match buffer.storage {
-            StorageClass::Weight(index) => self.outermost.weights[index as usize].packing,
-            _ => Packing::Plain,
+            StorageClass::Weight(index) => &self.outermost.weights[index as usize].packing,
+            _ => &Packing::Plain,
         };
-        let same = match (stored, wanted) {
+        let same = match (stored, &wanted) {
             // Where the matrix lies in the constant does not show in its packed form.
             (Packing::GemmB { k, n, .. }, Packing::GemmB { k: wanted_k, n: wanted_n, .. }) => {
                 (k, n) == (wanted_k, wanted_n)
             }
             (stored, wanted) => stored == wanted,
         };
-        match same && packing_fits(&stored, elements(self.plan, id)) {
+        match same && packing_fits(stored, elements(self.plan, id)) {
             true => Ok(()),
             false => Err(PlanError::Packing { step: self.name(), buffer: buffer.name.clone() }),
         }
@@ -328,8 +328,7 @@ impl CheckedStep<'_> {
 }
 
 fn elements(plan: &Plan, id: BufferId) -> u64 {
-    let buffer = plan.buffer(id);
-    byte_size(buffer).unwrap_or(0) / buffer.dtype.size() as u64
+    len(plan.buffer(id)).unwrap_or(0)
 }
 
 fn product(factors: &[u64]) -> Option<u64> {
@@ -345,13 +344,20 @@ fn axes(layout: &MatrixLayout, batch: &[u64; GEMM_BATCH_RANK], rows: u64, cols: 
 /// Whether different indices lie at different places: each stride steps over all that the smaller
 /// ones reach. (Sufficient, and necessary for the layouts planners make.)
 fn is_injective(axes: &[(u64, i64); MATRIX_AXES]) -> bool {
-    if axes.iter().any(|&(extent, _)| extent == 0) {
-        return true;
+    let (mut strides, mut count) = ([(0, 0); MATRIX_AXES], 0);
+    for &(extent, stride) in axes {
+        match extent {
+            0 => return true,
+            1 => {}
+            _ => {
+                strides[count] = (stride.unsigned_abs(), extent);
+                count += 1;
+            }
+        }
     }
-    let mut strides = axes.map(|(extent, stride)| (stride.unsigned_abs(), extent));
-    strides.sort_unstable();
+    strides[..count].sort_unstable();
     let mut reach = 0u128;
-    strides.into_iter().filter(|(_, extent)| *extent > 1).all(|(stride, extent)| {
+    strides[..count].iter().all(|&(stride, extent)| {
         let steps_over = u128::from(stride) > reach;
         reach = reach.saturating_add(u128::from(extent - 1) * u128::from(stride));
         steps_over

@@ -7,7 +7,7 @@
 //! overwrites only what it has read itself. Library calls store partial sums before they have read
 //! all operands, so they never work in place. A buffer that has parts is live while one of them is.
 
-use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
+use tensorc_abi::{BufferId, Plan, Scratch, StepOp, StorageClass};
 
 use super::super::error::PlanError;
 use super::{Uses, byte_size};
@@ -33,8 +33,8 @@ impl LiveBuffer {
 /// Buffers by their lives.
 #[derive(Default)]
 pub(super) struct LiveRoom {
-    /// By [`BufferId`].
-    table: Vec<Option<LiveBuffer>>,
+    /// Positions in `born`, by [`BufferId`].
+    positions: Vec<Option<u32>>,
     /// By the step in which they are born.
     born: Vec<LiveBuffer>,
     live: Vec<LiveBuffer>,
@@ -45,11 +45,12 @@ impl LiveRoom {
     pub(super) fn check(&mut self, plan: &Plan, used: &Uses) -> Result<u64, PlanError> {
         self.find(plan, used);
         let (mut born, live) = (&self.born[..], &mut self.live);
+        let mut scratch = plan.scratch_of_steps();
         live.clear();
         let mut bound = 0;
         for step in 0..plan.steps.len() {
             live.retain(|interval| interval.last >= step);
-            let (newborn, later) = born.split_at(born.partition_point(|interval| interval.first <= step));
+            let (newborn, later) = born.split_at(born.iter().take_while(|interval| interval.first <= step).count());
             born = later;
             let mut shared = 0;
             for new in newborn {
@@ -66,7 +67,9 @@ impl LiveRoom {
                 }
                 live.push(*new);
             }
-            check_scratch(plan, step, live)?;
+            if let Some(scratch) = scratch.of(step) {
+                check_scratch(plan, scratch, live)?;
+            }
             let bytes: u64 = live.iter().map(LiveBuffer::arena_bytes).sum();
             bound = bound.max(bytes - shared);
         }
@@ -74,9 +77,10 @@ impl LiveRoom {
     }
 
     fn find(&mut self, plan: &Plan, used: &Uses) {
-        let LiveRoom { table, born, .. } = self;
-        table.clear();
-        table.resize(plan.buffers.len(), None);
+        let LiveRoom { positions, born, .. } = self;
+        positions.clear();
+        positions.resize(plan.buffers.len(), None);
+        born.clear();
         for (step, used) in used.each().enumerate() {
             for use_ in used {
                 let id = plan.whole(use_.buffer);
@@ -87,25 +91,24 @@ impl LiveRoom {
                     StorageClass::Input(_) | StorageClass::State(_) | StorageClass::Weight(_) => continue,
                 };
                 let Some(bytes) = byte_size(buffer).filter(|bytes| *bytes > 0) else { continue };
-                let new = LiveBuffer { id, output, first: step, last: step, begin, end: begin + bytes };
+                let position = *positions[id.0 as usize].get_or_insert_with(|| {
+                    born.push(LiveBuffer { id, output, first: step, last: step, begin, end: begin + bytes });
+                    born.len() as u32 - 1
+                });
                 // An output is read by the caller after the run, and what is checked by the host.
                 let delivered = output.is_some_and(|index| plan.outputs[index as usize] == id) || plan.is_checked(id);
-                table[id.0 as usize].get_or_insert(new).last = if delivered { usize::MAX } else { step };
+                born[position as usize].last = if delivered { usize::MAX } else { step };
             }
         }
-        born.clear();
-        born.extend(table.iter().flatten());
-        born.sort_unstable_by_key(|interval| (interval.first, interval.id));
     }
 }
 
 /// What is live during a step ends before its working memory.
-fn check_scratch(plan: &Plan, step: usize, live: &[LiveBuffer]) -> Result<(), PlanError> {
-    let Some(scratch) = plan.scratch_of(step) else { return Ok(()) };
+fn check_scratch(plan: &Plan, scratch: &Scratch, live: &[LiveBuffer]) -> Result<(), PlanError> {
     match live.iter().find(|interval| interval.output.is_none() && interval.end > scratch.offset) {
         None => Ok(()),
         Some(interval) => Err(PlanError::ScratchOverlap {
-            step: plan.steps[step].name.clone(),
+            step: plan.steps[scratch.step as usize].name.clone(),
             offset: scratch.offset,
             buffer: plan.buffer(interval.id).name.clone(),
         }),

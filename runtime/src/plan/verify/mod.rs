@@ -16,10 +16,7 @@ mod liveness;
 mod parts;
 mod states;
 
-use tensorc_abi::{
-    Arg, Buffer, ContractionRef, DType, KernelSignature, LibraryOp, Plan, Scratch, Step, StepOp, StorageClass,
-    WorkingBytes,
-};
+use tensorc_abi::{Arg, Buffer, DType, KernelSignature, Plan, Scratch, Step, StepOp, StorageClass, WorkingBytes};
 use tensorc_exec::working_bytes;
 
 use super::error::{InvalidPlan, PlanEdge, PlanError};
@@ -133,6 +130,7 @@ fn check(plan: &Plan, outermost: &Plan, placed: bool, room: &mut VerifyRoom) -> 
     written.begin(plan)?;
     check_scratch_list(plan)?;
     all.fill(plan);
+    let mut scratch = plan.scratch_of_steps();
     for (position, (step, used)) in plan.steps.iter().zip(all.each()).enumerate() {
         check_references(plan, outermost, step, used)?;
         for use_ in used {
@@ -144,7 +142,7 @@ fn check(plan: &Plan, outermost: &Plan, placed: bool, room: &mut VerifyRoom) -> 
             flow::check((plan, outermost), step, flow, args)?;
         }
         let needed = working_bytes(&step.op);
-        let declared = plan.scratch_of(position).map_or(WorkingBytes::default(), Scratch::working);
+        let declared = scratch.of(position).map_or(WorkingBytes::default(), Scratch::working);
         if placed && declared.max(needed) != declared {
             let (needed, declared) = (needed.of(1), declared.of(1));
             return Err(PlanError::Scratch { step: step.name.clone(), needed, declared });
@@ -189,11 +187,16 @@ fn check_scratch_list(plan: &Plan) -> Result<(), PlanError> {
 
 /// Bytes of a buffer, unless they exceed 63 bits.
 fn byte_size(buffer: &Buffer) -> Option<u64> {
-    let elements = match buffer.dims.contains(&0) {
-        true => 0,
-        false => buffer.dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?,
-    };
-    elements.checked_mul(buffer.dtype.size() as u64).filter(|&bytes| bytes <= i64::MAX as u64)
+    let bytes = len(buffer)?.checked_mul(buffer.dtype.size() as u64);
+    bytes.filter(|&bytes| bytes <= i64::MAX as u64)
+}
+
+/// Elements of a buffer, unless they exceed 64 bits.
+fn len(buffer: &Buffer) -> Option<u64> {
+    match buffer.dims.contains(&0) {
+        true => Some(0),
+        false => buffer.dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim)),
+    }
 }
 
 fn check_buffer(plan: &Plan, outermost: &Plan, buffer: &Buffer, placed: bool) -> Result<(), PlanError> {
@@ -295,23 +298,19 @@ fn check_use(plan: &Plan, step: &Step, use_: Arg, written: &mut Written) -> Resu
 /// what the library call before it wrote, and what computes an operand comes first.
 fn list_uses(op: &StepOp, used: &mut Vec<Arg>) {
     let args = op.args();
-    let Some(LibraryOp { contraction, epilogue, prologue }) = op.library() else {
-        return list_reads_first(args.into_iter(), used);
-    };
-    let [after, before] = [epilogue.map_or(0, |e| e.args.len()), prologue.map_or(0, |p| p.args.len())];
-    let own = args.len() - after - before;
-    let [operands, after, before] =
-        [(0, own), (own, after), (own + after, before)].map(|(first, count)| args.iter().skip(first).take(count));
-    // Tiles of scores are finished before the first row of the result is.
-    if matches!(contraction, ContractionRef::Attention(_)) {
-        used.extend(operands.clone().take(own - 1).chain(after).chain(operands.skip(own - 1)));
-        return;
+    let (operands, [after, before]) = (args.operands(), args.lists());
+    match (op, operands) {
+        // Tiles of scores are finished before the first row of the result is.
+        (StepOp::Attention { .. }, [operands @ .., result]) => {
+            used.extend(operands);
+            used.extend(after);
+            used.push(*result);
+        }
+        _ => {
+            used.extend(before);
+            used.extend(operands);
+            used.extend(after.iter().filter(|arg| !arg.writes));
+            used.extend(after.iter().filter(|arg| arg.writes));
+        }
     }
-    used.extend(before.chain(operands));
-    list_reads_first(after, used);
-}
-
-fn list_reads_first(args: impl Iterator<Item = Arg> + Clone, used: &mut Vec<Arg>) {
-    used.extend(args.clone().filter(|arg| !arg.writes));
-    used.extend(args.filter(|arg| arg.writes));
 }
