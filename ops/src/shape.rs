@@ -219,7 +219,12 @@ fn swap_axes() -> OpDef {
 fn expand() -> OpDef {
     let compute = prim(|cx| Ok(view_prim(broadcast(&cx.input(0)?.dims, &cx.outputs[0].dims))));
     let infer = shape_rule(|cx| {
-        let Some(target) = extents(cx, 1) else { return Ok(()) };
+        let Some(target) = extents(cx, 1) else {
+            return match (length(cx, 1), cx.open_dims(0)) {
+                (Some(length), Some(input)) => partial(cx, 0, &vec![None; length.max(input.len())]),
+                _ => Ok(()),
+            };
+        };
         if let Some(n) = target.iter().find(|n| **n < 0) {
             return Err(OpError(format!("operand `shape`: negative extent {n}")));
         }
@@ -252,7 +257,8 @@ fn tile() -> OpDef {
         Ok(view_prim(View { map: map.collect(), fill: None }))
     });
     let infer = shape_rule(|cx| {
-        let (Some(repeats), Some(input)) = (extents(cx, 1), cx.open_dims(0)) else { return Ok(()) };
+        let Some(input) = cx.open_dims(0) else { return Ok(()) };
+        let Some(repeats) = extents(cx, 1) else { return partial(cx, 0, &vec![None; input.len()]) };
         if repeats.len() != input.len() {
             let (found, rank) = (repeats.len(), input.len());
             return Err(OpError(format!("operand `repeats`: expected {rank} entries, found {found}")));

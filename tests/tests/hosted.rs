@@ -16,7 +16,7 @@ use crate::support::onnx_models::{branch, f32s, graph, i64s, int, node, untyped,
 use crate::support::plan_counter;
 
 /// A tensor of floats whose extents are not known.
-fn open(name: &str, dims: &[&str]) -> ValueInfoProto {
+pub(crate) fn open(name: &str, dims: &[&str]) -> ValueInfoProto {
     let dim = |d: &&str| Dimension { value: Some(DimensionValue::Param((*d).into())) };
     let mut info = value(name, DataType::Float, &[]);
     if let Some(TypeProto { value: Some(TypeValue::Tensor(tensor)) }) = &mut info.r#type {
@@ -32,13 +32,13 @@ fn counted(dims: &[u64]) -> Tensor {
 }
 
 /// Pseudo-random elements.
-fn mixed(dims: &[u64]) -> Tensor {
+pub(crate) fn mixed(dims: &[u64]) -> Tensor {
     let values: Vec<f32> =
         (0..dims.iter().product::<u64>()).map(|i| ((i * 37 + 11) % 101) as f32 / 50.0 - 0.9).collect();
     Tensor::from_f32(dims, &values).unwrap()
 }
 
-fn results(model: &Model, inputs: &[(&str, Tensor)]) -> Vec<(Vec<u64>, Vec<f32>)> {
+pub(crate) fn results(model: &Model, inputs: &[(&str, Tensor)]) -> Vec<(Vec<u64>, Vec<f32>)> {
     let outputs = model.run(inputs).unwrap_or_else(|e| panic!("{e}"));
     outputs.iter().map(|(_, t)| (t.dims().to_vec(), t.to_f32().unwrap())).collect()
 }

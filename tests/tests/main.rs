@@ -22,6 +22,7 @@ mod kvstore;
 mod libraries;
 mod limits;
 mod lists;
+mod lists_in_run;
 mod loops;
 mod model_files;
 mod models;

@@ -10,6 +10,7 @@ use tensorc_ir::graph::Value;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{TensorData, TensorType};
 
+use super::carried::Carried;
 use super::flow::LoopSite;
 use super::import::Importer;
 use super::load::Opsets;
@@ -17,11 +18,12 @@ use super::meaning::Meaning;
 use super::proto::GraphProto;
 use super::scope::{CommonType, OwnBody};
 use super::unsupported::{Stop, UNDECIDED, unsupported};
+use super::upgrade::ValueFacts;
 use super::writer::NodeWriter;
 
 /// Types of what a body gives.
 struct BodyTypes {
-    carried: Vec<CommonType>,
+    carried: Vec<Carried>,
     stacked: Vec<CommonType>,
 }
 
@@ -50,7 +52,7 @@ impl Importer<'_> {
             host.rows.push(self.common_type(&name)?.row());
             host.scanned.push(name);
         }
-        let mut types = site.initial.iter().map(|name| self.common_type(name)).collect::<Result<Vec<_>, _>>()?;
+        let mut types = site.initial.iter().map(|name| self.carried(name)).collect::<Result<Vec<_>, _>>()?;
         loop {
             let before = (self.unsupported.clone(), self.invalid.take(), self.declared.len());
             let body = self.hosted_body(&host, &types);
@@ -68,7 +70,7 @@ impl Importer<'_> {
         }
     }
 
-    fn hosted_body(&mut self, host: &HostLoop<'_>, types: &[CommonType]) -> Result<OwnBody<BodyTypes>, Stop> {
+    fn hosted_body(&mut self, host: &HostLoop<'_>, types: &[Carried]) -> Result<OwnBody<BodyTypes>, Stop> {
         let (site, label) = (host.site, host.site.body.label().clone());
         self.within("body", |body| {
             let number = body.body_input("iteration", &CommonType { dtype: DType::I64, dims: vec![] });
@@ -78,7 +80,7 @@ impl Importer<'_> {
                 let always = NodeWriter { importer: body, label: &label }.constant(always);
                 arguments.extend([number.clone(), always]);
             }
-            arguments.extend(types.iter().map(|ty| body.body_input("carried", ty)));
+            arguments.extend(types.iter().map(|ty| body.carried_input("carried", ty)));
             arguments.extend(host.rows.iter().map(|ty| body.body_input("row", ty)));
             let mut results = body.iteration(site.body, arguments)?;
             let mut outputs = vec![];
@@ -94,11 +96,12 @@ impl Importer<'_> {
                 outputs.push(body.next_iteration(site, &condition, &number, &label)?);
             }
             let stacked = results.split_off(types.len());
-            let mut of = |names: &[String]| names.iter().map(|name| body.common_type(name)).collect::<Result<_, _>>();
-            let found = BodyTypes { carried: of(&results)?, stacked: of(&stacked)? };
-            outputs.extend(stacked.into_iter().chain(results));
+            let carried = results.iter().map(|name| body.carried(name)).collect::<Result<_, _>>()?;
+            let rows = stacked.iter().map(|name| body.common_type(name)).collect::<Result<_, _>>()?;
+            outputs.extend(stacked);
+            outputs.extend(body.all_tensors(&results, types, &label)?);
             body.body_outputs(&outputs)?;
-            Ok(found)
+            Ok(BodyTypes { carried, stacked: rows })
         })
     }
 
@@ -112,25 +115,39 @@ impl Importer<'_> {
     fn hosted_results(
         &mut self,
         host: &HostLoop<'_>,
-        types: &[CommonType],
+        types: &[Carried],
         body: OwnBody<BodyTypes>,
     ) -> Result<Vec<String>, Stop> {
         let (site, label) = (host.site, host.site.body.label().clone());
         let first = if site.counts { Some(self.first_iteration(site, &label)?) } else { None };
+        let initial = self.all_tensors(&site.initial, types, &label)?;
+        let carried = initial.len();
         let args: Vec<String> =
-            first.into_iter().chain(site.initial.iter().chain(&host.scanned).chain(&body.captured).cloned()).collect();
+            first.into_iter().chain(initial).chain(host.scanned.iter().chain(&body.captured).cloned()).collect();
         let repeat = Loop {
             trips: None,
             conditional: site.counts,
-            carried: types.len(),
+            carried,
             scanned: site.scanned.iter().map(|(_, d)| d.backwards).collect(),
             stacked: site.stacked.iter().map(|d| d.backwards).collect(),
         };
-        let types: Vec<CommonType> =
-            types.iter().cloned().chain(body.found.stacked.iter().map(CommonType::stacked)).collect();
+        let tensors = types.iter().flat_map(Carried::tensors);
+        let made = tensors.chain(body.found.stacked.iter().map(CommonType::stacked)).collect::<Vec<_>>();
         let flow = Flow { kind: FlowKind::Loop(repeat), bodies: vec![body.graph], by_host: true };
-        let made = self.add_hosted(flow, &args, &types, &label)?;
-        self.named(site, &made, site.initial.len())
+        let made = self.add_hosted(flow, &args, &made, &label)?;
+        let names = self.named(site, &made, carried)?;
+        let mut results = self.carried_results(types, &names[..carried], &label);
+        results.extend_from_slice(&names[carried..]);
+        Ok(results)
+    }
+
+    /// The tensors that hold values of these types.
+    fn all_tensors(&mut self, names: &[String], types: &[Carried], label: &Arc<str>) -> Result<Vec<String>, Stop> {
+        let mut tensors = vec![];
+        for (name, ty) in names.iter().zip(types) {
+            tensors.extend(self.carried_tensors(name, ty, label)?);
+        }
+        Ok(tensors)
     }
 
     fn add_hosted(
@@ -155,48 +172,67 @@ impl Importer<'_> {
         opsets: &Rc<Opsets>,
         label: &Arc<str>,
     ) -> Result<Vec<Meaning>, Stop> {
-        let mut first = self.hosted_branch("then", then, &[], opsets, label)?;
-        let second = self.hosted_branch("else", otherwise, &first.captured, opsets, label)?;
+        let mut expected: Option<Vec<Carried>> = None;
+        let (types, [mut first, second]) = loop {
+            let given = expected.as_deref();
+            let first = self.hosted_branch("then", (then.clone(), given), &[], opsets, label)?;
+            let second = self.hosted_branch("else", (otherwise.clone(), given), &first.captured, opsets, label)?;
+            let types = first.found.iter().zip(&second.found).map(|(a, b)| a.with(b)).collect::<Option<Vec<_>>>();
+            let Some(types) = types else {
+                return unsupported("its branches give results of different element types or ranks");
+            };
+            // A sequence that has no tensor in one branch is held by as many tensors as in the other.
+            let held =
+                |found: &[Carried]| found.iter().zip(&types).all(|(a, b)| a.tensors().len() == b.tensors().len());
+            if expected.is_some() || held(&first.found) && held(&second.found) {
+                break (types, [first, second]);
+            }
+            expected = Some(types);
+        };
         for name in &second.captured[first.captured.len()..] {
             first.graph.add_input(name.as_str(), TensorType::unknown());
         }
-        let types = first.found.iter().zip(&second.found).map(|(a, b)| a.with(b)).collect::<Option<Vec<_>>>();
-        let Some(types) = types else {
-            return unsupported("its branches give results of different element types or ranks");
-        };
         let args: Vec<String> = [condition.to_owned()].into_iter().chain(second.captured).collect();
         let flow = Flow { kind: FlowKind::If, bodies: vec![first.graph, second.graph], by_host: true };
-        let made = self.add_hosted(flow, &args, &types, label)?;
-        Ok(made.into_iter().map(Meaning::Tensor).collect())
+        let tensors: Vec<CommonType> = types.iter().flat_map(Carried::tensors).collect();
+        let mut names = vec![];
+        for value in self.add_hosted(flow, &args, &tensors, label)? {
+            let name = self.fresh_name(label);
+            self.values.insert(name.clone(), Meaning::Tensor(value));
+            names.push(name);
+        }
+        let results = self.carried_results(&types, &names, label);
+        self.meanings(&results)
     }
 
-    /// A branch, whose first inputs stand for the given names.
+    /// A branch, whose first inputs stand for the given names, with results of the expected types, or of those that it has.
     fn hosted_branch(
         &mut self,
         name: &str,
-        branch: GraphProto,
+        (branch, expected): (GraphProto, Option<&[Carried]>),
         captured: &[String],
         opsets: &Rc<Opsets>,
         label: &Arc<str>,
-    ) -> Result<OwnBody<Vec<CommonType>>, Stop> {
+    ) -> Result<OwnBody<Vec<Carried>>, Stop> {
         self.within(name, |body| {
             captured.iter().try_for_each(|name| body.capture(name))?;
             let results = body.inline(branch, &[], opsets, label)?;
-            let types = results.iter().map(|name| body.common_type(name)).collect::<Result<Vec<_>, _>>()?;
-            body.body_outputs(&results)?;
+            let types = results.iter().map(|name| body.carried(name)).collect::<Result<Vec<_>, _>>()?;
+            let tensors = body.all_tensors(&results, expected.unwrap_or(&types), label)?;
+            body.body_outputs(&tensors)?;
             Ok(types)
         })
     }
 }
 
 /// What types before and after an iteration have in common, if that is less than was known before.
-fn common(before: &[CommonType], after: &[CommonType]) -> Result<Option<Vec<CommonType>>, Stop> {
+fn common(before: &[Carried], after: &[Carried]) -> Result<Option<Vec<Carried>>, Stop> {
     if before.len() != after.len() {
         return unsupported(UNDECIDED);
     }
     let both = before.iter().zip(after).map(|(a, b)| a.with(b)).collect::<Option<Vec<_>>>();
     match both {
         Some(both) => Ok((both != before).then_some(both)),
-        None => unsupported("it carries a tensor whose element type or rank changes"),
+        None => unsupported("it carries a value whose element type or rank changes"),
     }
 }

@@ -471,6 +471,13 @@ impl Importer<'_> {
                     }
                 }
             }
+            Meaning::Packed(list) => {
+                for (what, tensor) in [("elements", &list.elements), ("shapes", &list.shapes)] {
+                    if let Some(value) = self.lookup(tensor)? {
+                        self.graph.add_output(format!("{name}.{what}"), value);
+                    }
+                }
+            }
             Meaning::Absent | Meaning::Reported => {}
         }
         Ok(())

@@ -12,10 +12,13 @@ use super::error::OnnxError;
 use super::import::Importer;
 use super::load::{OnnxModel, Opsets};
 use super::meaning::{Meaning, element_name};
-use super::proto::{DimensionValue, ElementTypeProto, NodeProto, TensorTypeProto, TypeValue};
+use super::proto::{
+    AttributeProto, AttributeType, DimensionValue, ElementTypeProto, NodeProto, TensorTypeProto, TypeValue,
+    ValueInfoProto,
+};
 use super::unroll::{Body, Direction};
-use super::unsupported::{Stop, UNKNOWN_LENGTH, unsupported};
-use super::upgrade::int;
+use super::unsupported::{Stop, UNDECIDED, UNKNOWN_LENGTH, unsupported};
+use super::upgrade::{ValueFacts, int};
 use super::writer::NodeWriter;
 
 /// An input of a model that is a sequence of tensors, optional, or both.
@@ -138,13 +141,26 @@ impl Importer<'_> {
     ) -> Result<Result<(), Vec<String>>, OnnxError> {
         let results = match node.op_type() {
             "SequenceMap" => self.mapped(&mut node, opsets, label),
-            _ => self.list_result(&node, label).map(|result| vec![result]),
+            _ => self.list_or_packed(&node, label).map(|result| vec![result]),
         };
         self.settle(node.output, results)
     }
 
-    fn list_result(&mut self, node: &NodeProto, label: &Arc<str>) -> Result<Meaning, Stop> {
+    /// What an operator gives: of known lengths and positions as long as they are known.
+    fn list_or_packed(&mut self, node: &NodeProto, label: &Arc<str>) -> Result<Meaning, Stop> {
         let operands = self.meanings(node.input.iter().filter(|i| !i.is_empty()))?;
+        if let Some(Meaning::Packed(_)) = operands.first() {
+            return self.packed_result(node, &operands, label);
+        }
+        match self.list_result(node, operands.clone(), label) {
+            Err(Stop::Unsupported(why)) if why == UNDECIDED && self.options.hosted => {
+                self.packed_result(node, &operands, label)
+            }
+            result => result,
+        }
+    }
+
+    fn list_result(&mut self, node: &NodeProto, operands: Vec<Meaning>, label: &Arc<str>) -> Result<Meaning, Stop> {
         let sequence = || match operands.first() {
             Some(Meaning::Sequence(tensors)) => Ok(tensors),
             _ => unsupported("its operand is not a sequence"),
@@ -281,6 +297,9 @@ impl Importer<'_> {
         let body = Body::of(self, node, opsets, label)?;
         body.expect(node.input.len(), node.output.len())?;
         let operands = self.meanings(&node.input)?;
+        if operands.iter().any(|operand| matches!(operand, Meaning::Packed(_))) {
+            return self.mapped_in_run(node, &body, &operands);
+        }
         let Some(Meaning::Sequence(first)) = operands.first() else {
             return unsupported("its first operand is not a sequence");
         };
@@ -301,8 +320,45 @@ impl Importer<'_> {
         }
         results.into_iter().map(|tensors| self.sequence(tensors)).collect()
     }
+
+    /// As [`Importer::mapped`], of sequences whose length a run decides: a loop over their positions.
+    fn mapped_in_run(&mut self, node: &NodeProto, body: &Body<'_>, operands: &[Meaning]) -> Result<Vec<Meaning>, Stop> {
+        let label = body.label().as_ref();
+        let named = |op: &str, inputs: &[&str], output: &str| NodeProto {
+            output: vec![output.to_owned()],
+            ..NodeProto::of(op, inputs, "", Some(label.to_owned()))
+        };
+        let info = |name: &str| ValueInfoProto { name: Some(name.to_owned()), ..ValueInfoProto::default() };
+        let (number, condition) = (self.fresh_name(label), self.fresh_name(label));
+        let mut graph = body.graph().clone();
+        let mut nodes = vec![];
+        for ((input, operand), name) in graph.input.iter().zip(operands).zip(&node.input) {
+            nodes.push(match operand {
+                Meaning::Sequence(_) | Meaning::Packed(_) => named("SequenceAt", &[name, &number], input.name()),
+                _ => named("Identity", &[name], input.name()),
+            });
+        }
+        nodes.append(&mut graph.node);
+        (graph.input, graph.node) = (vec![info(&number), info(&condition)], nodes);
+        let results = std::mem::replace(&mut graph.output, vec![info(&condition)]);
+        let length =
+            NodeWriter { importer: self, label: body.label() }.node("SequenceLength", &[&node.input[0]], vec![])?;
+        let mut inputs = vec![length, String::new()];
+        for result in results.iter().take(node.output.len()) {
+            let [list, longer, empty] = [(); 3].map(|()| self.fresh_name(label));
+            graph.node.push(named("SequenceInsert", &[&list, result.name()], &longer));
+            graph.input.push(info(&list));
+            graph.output.push(info(&longer));
+            self.values.insert(empty.clone(), Meaning::Sequence(Rc::new([])));
+            inputs.push(empty);
+        }
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let attribute = vec![AttributeProto { g: Some(graph), ..AttributeProto::of("body", AttributeType::Graph) }];
+        let mut repeated = NodeProto { attribute, ..NodeProto::of("Loop", &inputs, "", Some(label.to_owned())) };
+        self.written_out(&mut repeated, body.opsets(), body.label())
+    }
 }
 
-fn integer(node: &NodeProto, name: &str) -> Option<i64> {
+pub(super) fn integer(node: &NodeProto, name: &str) -> Option<i64> {
     node.attribute.iter().find(|a| a.name() == name).map(|a| a.i())
 }

@@ -6,6 +6,7 @@ use tensorc_ir::graph::Value;
 
 use super::error::OnnxError;
 use super::import::Importer;
+use super::packed::Packed;
 use super::unsupported::{Stop, unsupported};
 
 /// What a name of a model stands for.
@@ -14,6 +15,8 @@ pub(super) enum Meaning {
     Tensor(Value),
     /// Names of tensors.
     Sequence(Rc<[Rc<str>]>),
+    /// A sequence whose length a run decides.
+    Packed(Rc<Packed>),
     /// An optional value without an element. One that has an element is that element.
     Absent,
     /// The result of a node that could not be imported, which has been reported.
@@ -32,7 +35,7 @@ impl Meaning {
     pub fn other_than_tensor(&self) -> Option<&'static str> {
         match self {
             Meaning::Tensor(_) | Meaning::Reported => None,
-            Meaning::Sequence(_) => Some("a sequence"),
+            Meaning::Sequence(_) | Meaning::Packed(_) => Some("a sequence"),
             Meaning::Absent => Some("an optional value without an element"),
         }
     }

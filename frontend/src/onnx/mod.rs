@@ -11,6 +11,7 @@
 
 mod attribute;
 mod beneath;
+mod carried;
 mod check;
 mod control;
 mod declared;
@@ -27,6 +28,7 @@ mod lists;
 pub mod load;
 mod meaning;
 mod order;
+mod packed;
 pub mod proto;
 mod scope;
 mod skeleton;

@@ -55,6 +55,16 @@ impl<'b> Body<'b> {
         self.label
     }
 
+    /// What it computes. Constants are values around it.
+    pub fn graph(&self) -> &GraphProto {
+        &self.graph
+    }
+
+    /// The operator sets of its nodes.
+    pub fn opsets(&self) -> &'b Rc<Opsets> {
+        self.opsets
+    }
+
     /// Whether the body takes so many values and returns at least so many.
     pub fn expect(&self, inputs: usize, outputs: usize) -> Result<(), Stop> {
         match self.graph.input.len() == inputs && self.graph.output.len() >= outputs {
@@ -135,7 +145,8 @@ impl Importer<'_> {
         self.settle(node.output, results)
     }
 
-    fn written_out(
+    /// What a `Loop` or `Scan` gives.
+    pub(super) fn written_out(
         &mut self,
         node: &mut NodeProto,
         opsets: &Rc<Opsets>,
