@@ -9,8 +9,8 @@ use super::{GemmTask, GemmTasks, batch_offset};
 use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{Ahead, NR, Panel, Tile};
 
-/// Most columns. With more, rows of vectors that are not full cost less than turning A.
-pub(super) const FEW_COLUMNS: usize = 6;
+/// Most columns. With more, vectors that are not full cost less than turning A.
+pub(super) const FEW_COLUMNS: usize = 8;
 /// Fewest rows: a vector of every width.
 const FEWEST_ROWS: u64 = NR as u64;
 /// Terms turned at a time, which stay in the first-level cache with the rows they come from.
@@ -18,9 +18,9 @@ const TERMS: usize = 128;
 /// Columns by which a product of few is priced: turning A takes as long as several.
 pub(super) const PRICED_COLUMNS: usize = 8;
 
-/// Whether a product is computed like this.
+/// Whether a product is computed like this. Sums of one column would wait for each other.
 pub(super) fn applies(call: &BatchedGemm) -> bool {
-    call.n <= FEW_COLUMNS as u64 && call.m >= FEWEST_ROWS
+    (2..=FEW_COLUMNS as u64).contains(&call.n) && call.m >= FEWEST_ROWS
 }
 
 /// Elements of working memory: terms of a panel of rows, and their sums.

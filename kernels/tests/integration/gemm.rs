@@ -184,7 +184,9 @@ fn several_blocks_and_tasks() {
 fn few_columns() {
     let mut random = Random::new(7);
     let kinds = [Kind::Rows, Kind::Columns, Kind::Gapped, Kind::Strided];
-    for mnk in [[32, 1, 128], [33, 2, 129], [500, 3, 700], [70, 4, 0], [200, 5, 1], [1025, 6, 300], [40, 7, 256]] {
+    for mnk in
+        [[32, 1, 128], [33, 2, 129], [500, 3, 700], [70, 4, 0], [200, 5, 1], [1025, 6, 300], [40, 8, 256], [64, 9, 90]]
+    {
         for packed in [false, true] {
             for gapped_c in [false, true] {
                 let kinds = [random.pick(&kinds), random.pick(&kinds)];

@@ -11,18 +11,14 @@ use super::opcode as op;
 const FOUR: usize = 4;
 
 impl Writer<'_> {
-    /// Reads four neighbours of each lane: what an instruction reads, and three later ones.
+    /// Reads four neighbours of each lane, of which there are a multiple of four: what an instruction reads, and three later ones.
     pub(super) fn load_four(&mut self, v: ValueId, place: &Place) -> Option<()> {
         let home = self.homes[v as usize];
         if home.register.is_some() || home.slot.is_some() {
             // An earlier instruction has read it.
             return Some(());
         }
-        if self.cut.is_some()
-            || place.dtype == DType::Bool
-            || place.dtype.size() != 4
-            || self.lanes as usize % FOUR != 0
-        {
+        if self.cut.is_some() || place.dtype == DType::Bool || place.dtype.size() != 4 {
             return None;
         }
         let mut values = [v; FOUR];
