@@ -105,6 +105,24 @@ def generated():
     ]
 
 
+def others():
+    """Functions of f64, transpositions, products of few columns, determinants and Fourier transforms."""
+    matrix = np.abs(floats(256, 1024, dtype=np.float64)) + 0.1
+    double = lambda op, *more: ("each element of f64", op, [matrix, *more], [], 1, {})
+    transposed = lambda order, *shape: (f"{order} of {'×'.join(map(str, shape))}", "Transpose", [floats(*shape)], [], 1,
+                                        {"perm": order})
+    columns = lambda n: (f"{n} columns", "MatMul", [floats(2048, 512)], [floats(512, n)], 1, {})
+    return [
+        *map(double, ["Exp", "Log", "Tanh", "Sigmoid"]), double("Pow", matrix),
+        ("axis -1 of 256×1024, f64", "Softmax", [matrix], [], 1, {"axis": -1}),
+        transposed([0, 2, 3, 1], 2, 64, 56, 56), transposed([0, 2, 1], 64, 96, 128), transposed([2, 0, 1], 64, 96, 128),
+        transposed([2, 1, 0], 64, 96, 128), transposed([1, 0], 1024, 1024),
+        *map(columns, [1, 3, 6, 8]),
+        ("64 of 16×16", "Det", [floats(64, 16, 16)], [], 1, {}),
+        ("64 of 256 real numbers", "DFT", [floats(64, 256, 1)], [], 1, {"axis": 1}),
+    ]
+
+
 def model_of(case, path):
     _, op, inputs, constants, results, attributes = case
     names = [f"x{i}" for i in range(len(inputs) + len(constants))]
@@ -155,7 +173,7 @@ def main():
     arguments = parser.parse_args()
     print("| operator | | threads | tensorc | ONNX Runtime | ratio | difference |\n|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for case in cases() + generated():
+        for case in cases() + generated() + others():
             for threads in map(int, arguments.threads.split(",")):
                 if arguments.only in f"{case[1]} {case[0]}":
                     ours, theirs, difference = compared(case, arguments.tensorc, threads, arguments.rounds, Path(folder))

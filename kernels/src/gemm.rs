@@ -1,5 +1,7 @@
 //! Batched matrix products: how one is cut into tasks, and how a task is executed.
 
+mod few_columns;
+
 use core::ops::Range;
 
 use tensorc_abi::{BatchedGemm, MatrixLayout};
@@ -68,6 +70,7 @@ struct GemmTasks {
     n: usize,
     k: usize,
     skinny: bool,
+    few_columns: bool,
     b_packed: bool,
     /// Whether B is read where it lies.
     in_place: bool,
@@ -91,8 +94,12 @@ impl GemmTasks {
         let contiguous = call.b.col_stride == 1 && call.b.row_stride >= 0;
         let in_place = !call.b_packed && contiguous && reads_in_place(m);
         let most_rows = if call.b_packed || in_place { TASK_ROW_PANELS } else { PACKING_ROW_PANELS };
-        let rows = row_panels(m);
-        let flops = 2.0 * m as f64 * n as f64 * k as f64;
+        let few_columns = !skinny && few_columns::applies(call);
+        let (rows, priced) = match few_columns {
+            true => (EvenSplit::by(m, NR), few_columns::PRICED_COLUMNS),
+            false => (row_panels(m), n),
+        };
+        let flops = 2.0 * m as f64 * priced as f64 * k as f64;
         let panels = n.div_ceil(NR);
         let (row_blocks, col_blocks, col_unit) = if skinny {
             let units = panels.div_ceil(4);
@@ -116,6 +123,7 @@ impl GemmTasks {
             n,
             k,
             skinny,
+            few_columns,
             b_packed: call.b_packed,
             in_place,
             left_in_place: !computed && left_in_place(call),
@@ -158,16 +166,19 @@ impl GemmTasks {
     }
 
     fn right_elements(&self) -> usize {
+        if self.few_columns {
+            return few_columns::ELEMENTS;
+        }
         if self.keeps_right() { self.n.next_multiple_of(NR) * self.k } else { NR * self.depth.longest() }
     }
 
     /// Elements of a panel of rows of A that is computed.
     fn computed_elements(&self) -> usize {
-        if self.computed { whole_lines(MR.min(self.m) * self.k) } else { 0 }
+        if self.computed { whole_lines(self.rows.longest() * self.k) } else { 0 }
     }
 
     fn left_elements(&self) -> usize {
-        if self.left_in_place {
+        if self.left_in_place || self.few_columns {
             return 0;
         }
         let depth = if self.keeps_left() { self.k } else { self.depth.longest() };
@@ -269,6 +280,8 @@ pub unsafe fn gemm_run_with(
                 if schedule.skinny {
                     product.run_skinny(batch, schedule.cols(col_block), skinny != Some(batch));
                     skinny = Some(batch);
+                } else if schedule.few_columns {
+                    product.run_few_columns(batch, row_block, operands.right);
                 } else {
                     product.run_block(&mut operands, batch, row_block, col_block);
                 }

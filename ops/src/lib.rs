@@ -20,6 +20,7 @@ mod contract;
 mod conv;
 mod einsum;
 mod fill;
+mod fourier;
 mod graph;
 mod host;
 mod index;
@@ -77,6 +78,7 @@ pub fn all() -> Vec<OpDef> {
         pool::ops(),
         quantize::ops(),
         random::ops(),
+        fourier::ops(),
         recurrent::ops(),
         reduce::ops(),
         scan::ops(),

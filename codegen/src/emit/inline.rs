@@ -185,7 +185,12 @@ impl<'a> Inliner<'a> {
 
     /// The body where an axis stands for one number.
     pub fn fixed(&mut self, axis: usize, at: i64, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        self.set_axis(axis, Index::constant(at));
+        self.at(axis, Index::constant(at), body)
+    }
+
+    /// The body where an axis stands for an index.
+    pub fn at(&mut self, axis: usize, at: Index, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.set_axis(axis, at);
         self.scoped(body)
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tensorc_ir::diag::Result;
 use tensorc_ir::extent::advice;
 use tensorc_ir::graph::NodeId;
-use tensorc_ir::index::{Index, unbounded};
+use tensorc_ir::index::{Index, linearize, unbounded};
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::scalar::MathFn;
 use tensorc_ir::{Extent, Extents};
@@ -28,6 +28,8 @@ struct MapTiling {
     /// loads are contiguous while the innermost one's are not, so that every cache line loaded is used up, or
     /// else the one around rows too short for an iteration of their own.
     tile: Option<(MergedAxes, Extent)>,
+    /// Whether that group is one whose loads are contiguous.
+    transposed: bool,
     /// Pieces of the innermost group, and of the one around it; none: the whole of it.
     pieces: [Vec<(i64, i64)>; 2],
 }
@@ -36,6 +38,10 @@ const BLOCK: u64 = 4096;
 const TILE: u64 = 32;
 /// Columns of a tile: one cache line of f32, so that power-of-two strides do not fill a cache set.
 const TILE_COLUMNS: u64 = 16;
+/// Rows of a tile taken at a time: of what neighbouring lanes read, 128 bits of f32 each, blocks are made in registers.
+const TILE_ROWS: i64 = 4;
+/// Bytes between rows of a result that fall into the same sets of the first-level cache: these are finished one by one.
+const SAME_SETS: i64 = 4096;
 
 pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
@@ -69,13 +75,14 @@ fn schedule(
     };
     let transposed = advice(|| outer.iter().find(|g| g.extent.is_surely_from(4) && strided(g)));
     let transposed = transposed.map(|g| (g.clone(), short(g.extent, TILE)));
-    let block = if transposed.is_some() { TILE_COLUMNS } else { BLOCK };
+    let is_transposed = transposed.is_some();
+    let block = if is_transposed { TILE_COLUMNS } else { BLOCK };
     // Gathered rows and tails are short; a block never splits them needlessly.
     let block = if extent.is_surely_below(block * 2) { extent } else { block.into() };
     // How many rows and elements are taken at a time does not change results.
     advice(|| {
         let rows = |g: &MergedAxes| (g.clone(), short(g.extent, BLOCK / extent.example().max(1) as u64));
-        let apart = transposed.is_none() && cluster.ops() <= pieces::MAX_OPS;
+        let apart = !is_transposed && cluster.ops() <= pieces::MAX_OPS;
         let tile = transposed.or_else(|| outer.last().map(rows).filter(|(_, rows)| *rows > 1));
         let pieces = match inner.filter(|_| apart).map(|g| pieces::pieces(g, extents, uses)) {
             Some(columns) if !columns.is_empty() => {
@@ -84,7 +91,7 @@ fn schedule(
             }
             _ => [vec![], vec![]],
         };
-        MapTiling { block, lanes: cluster.lanes(extent), tile, pieces }
+        MapTiling { block, lanes: cluster.lanes(extent), tile, transposed: is_transposed, pieces }
     })
 }
 
@@ -113,6 +120,10 @@ fn nest(
     let whole_vectors = Index::constant(n / s.lanes * s.lanes);
     let tiled = s.tile.as_ref().map(|(g, _)| g.axis);
     let outer: Vec<MergedAxes> = groups.iter().filter(|g| Some(g.axis) != tiled).cloned().collect();
+    let ty = e.cluster.ty(outputs[0])?;
+    let apart = |axis: usize| linearize(coords, &ty.dims).coefficient(axis as u32)?.known();
+    let in_other_sets = |rows: i64| rows.saturating_mul(ty.dtype.size() as i64) % SAME_SETS != 0;
+    let several = s.transposed && s.lanes > 1 && advice(|| tiled.and_then(apart).is_some_and(in_other_sets));
     let tiles = s.tile.as_ref().map_or(Extent::ONE, |(g, t)| g.extent.div_ceil(*t));
     parallel(e, &outer, blocks * tiles, |e, q| {
         let limits = move |_: u32| (0, blocks * tiles - 1);
@@ -144,6 +155,9 @@ fn nest(
         };
         let rows = |e: &mut Inliner<'_>, range: &(Index, Index, Index)| match &ends {
             None => row(e, range.clone()),
+            Some((g, start, end)) if several => {
+                across(e, ((*g).clone(), start, end), range, s.lanes, &|e, i| e.set_axis(inner.axis, i), store)
+            }
             Some((g, start, end)) => e.each_piece(g.axis, (start, end), &s.pieces[1], &mut |e, from, to| {
                 e.looped("t", (from, to, 1), LoopKind::Serial, |e, t| {
                     e.set_axis(g.axis, t);
@@ -159,5 +173,39 @@ fn nest(
             let whole = from.add(&to.sub(&from).floor_div(lanes, &unbounded).scale(lanes));
             rows(e, &(from, to, whole))
         })
+    })
+}
+
+/// A tile whose loads are contiguous along its rows: lanes go along the columns, and several rows are taken at a time.
+fn across(
+    e: &mut Inliner<'_>,
+    (rows, start, end): (MergedAxes, &Index, &Index),
+    (lo, hi, whole): &(Index, Index, Index),
+    lanes: u64,
+    place: &dyn Fn(&mut Inliner<'_>, Index),
+    store: &dyn Fn(&mut Inliner<'_>) -> Result<()>,
+) -> Result<()> {
+    let several = start.add(&end.sub(start).floor_div(TILE_ROWS, &unbounded).scale(TILE_ROWS));
+    let several = e.b.let_index("several", several);
+    let row = |e: &mut Inliner<'_>, t: Index, i: &Index| {
+        e.at(rows.axis, t, |e| {
+            place(e, i.clone());
+            store(e)
+        })
+    };
+    let vector = (Index::default(), Index::constant(lanes as i64), 1);
+    e.looped("i", (lo.clone(), whole.clone(), lanes as i64), LoopKind::Serial, |e, i| {
+        e.looped("t", (start.clone(), several.clone(), TILE_ROWS), LoopKind::Serial, |e, t| {
+            e.looped("l", vector.clone(), LoopKind::Vector, |e, l| {
+                (0..TILE_ROWS).try_for_each(|ahead| row(e, t.offset(ahead), &i.add(&l)))
+            })
+        })?;
+        e.looped("t", (several.clone(), end.clone(), 1), LoopKind::Serial, |e, t| {
+            e.looped("l", vector.clone(), LoopKind::Vector, |e, l| row(e, t, &i.add(&l)))
+        })
+    })?;
+    let rest = lo.maximum(whole, &unbounded);
+    e.looped("t", (start.clone(), end.clone(), 1), LoopKind::Serial, |e, t| {
+        e.looped("i", (rest.clone(), hi.clone(), 1), LoopKind::Serial, |e, i| row(e, t.clone(), &i))
     })
 }

@@ -342,7 +342,7 @@ impl<'k> Finder<'k> {
     /// Where an index of a buffer in memory leads.
     fn place(&mut self, buf: Buf, index: &Index) -> Option<Place> {
         let Linear { per_count, per_lane, inner, rest } = self.linear(index)?;
-        if !matches!(per_lane, 0..=2) {
+        if per_lane < 0 {
             return None;
         }
         let size = self.kernel.buf(buf).dtype.size() as i64;

@@ -83,7 +83,8 @@ pub(crate) struct Pointer {
     pub start: Index,
     /// Bytes of an element in memory.
     pub bytes: i64,
-    /// Elements from one lane to the next: none, where all lanes access the same, one, or, where they are read, two.
+    /// Elements from one lane to the next: none, where all lanes access the same, one, or, where they are read, two, or
+    /// any number if four neighbours are read.
     pub per_lane: i64,
     /// Elements from one iteration to the next.
     pub advance: i64,

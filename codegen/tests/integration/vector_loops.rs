@@ -338,6 +338,50 @@ fn rows_of_any_length_match_the_interpreter() {
     assert!(clif.contains("rows of elements"), "{clif}");
 }
 
+/// `out[r, c] = in[c, r]·2`, four rows at a time by vectors of so many columns, `apart` elements from each other.
+fn transposition(dtype: DType, lanes: i64, apart: i64) -> Kernel {
+    let mut b = KernelBuilder::new("transposition");
+    let (rows, columns) = (apart / 4 * 4, lanes * 2);
+    let input = b.param("in", dtype, (columns * apart) as u64, false);
+    let out = b.param("out", dtype, (rows * columns) as u64, true);
+    b.for_loop("i", (Index::default(), Index::constant(columns), lanes), LoopKind::Serial, |b, i| {
+        b.for_loop("t", (Index::default(), Index::constant(rows), 4), LoopKind::Serial, |b, t| {
+            each_lane(b, lanes, |b, l| {
+                for row in (0..4).map(|ahead| t.offset(ahead)) {
+                    let column = i.add(&l);
+                    let x = b.load(input, column.scale(apart).add(&row));
+                    let twice = b.op(ScalarOp::Add, &[x, x]);
+                    b.store(out, row.scale(columns).add(&column), twice);
+                }
+            });
+            Ok::<(), ()>(())
+        })
+    })
+    .unwrap();
+    b.finish()
+}
+
+#[test]
+fn transposed_blocks_match_the_interpreter() {
+    let mut kernels = vec![];
+    for dtype in [DType::F32, DType::I32, DType::F64, DType::I16] {
+        for lanes in [8, 16, 32] {
+            kernels.extend([4, 7, 33, 1000].map(|apart| transposition(dtype, lanes, apart)));
+        }
+    }
+    for isa in common::isas() {
+        let module = common::compile_for(&kernels, isa);
+        for (i, kernel) in kernels.iter().enumerate() {
+            let found = common::difference(kernel, &module, i, &contents(kernel, 5), &[]);
+            found.unwrap_or_else(|why| panic!("{isa}: {why}\n{}", tensorc_ir::text::print_kernel(kernel)));
+        }
+    }
+    for isa in ["x86_64-v3", "x86_64-v4"] {
+        let clif = dump(&transposition(DType::F32, 16, 33), isa.parse().unwrap()).unwrap().clif;
+        assert!(clif.contains("by 33"), "{clif}");
+    }
+}
+
 /// Serial loops of which an element needs what another has written: not one may become vectors.
 #[test]
 fn dependent_elements_are_computed_one_by_one() {

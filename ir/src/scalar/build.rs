@@ -91,10 +91,8 @@ impl ScalarBuilder {
         let constants: Option<SmallVec<[Scalar; 3]>> = args.iter().map(|&a| self.constant_of(a)).collect();
         let failed = self.0.borrow().error.is_some();
         match constants {
-            // f32 library functions keep their own rounding: they fold only once expanded.
-            Some(values) if !(failed || matches!(op, ScalarOp::Math(_)) && dtype == DType::F32) => {
-                self.constant(op.eval(&values))
-            }
+            // What has a body keeps its own rounding: it folds only once expanded.
+            Some(values) if !(failed || op.has_body(dtype)) => self.constant(op.eval(&values)),
             _ => self.push(ScalarNode::Op(op, args), dtype),
         }
     }
@@ -172,20 +170,19 @@ impl ScalarFn {
         finished(&b, outputs)
     }
 
-    /// The same function with every f32 library call replaced by its body.
+    /// The same function with every library call that has a body replaced by it.
     pub fn expand_math(&self, library: &dyn MathLibrary) -> Result<ScalarFn, String> {
         let b = ScalarBuilder::new();
         self.inputs.iter().for_each(|&d| drop(b.input(d)));
         let mut map: Vec<Ex> = Vec::with_capacity(self.nodes.len());
         for (i, node) in self.nodes.iter().enumerate() {
             let ex = match node {
-                ScalarNode::Op(ScalarOp::Math(f), args) if self.dtypes[i] == DType::F32 => {
-                    let args: Vec<Ex> = args.iter().map(|a| map[a.0 as usize].clone()).collect();
-                    b.call(library.body(*f), &args, &[]).swap_remove(0)
-                }
                 ScalarNode::Op(op, args) => {
-                    let args: SmallVec<[&Ex; 3]> = args.iter().map(|a| &map[a.0 as usize]).collect();
-                    b.op(*op, &args)
+                    let args: Vec<Ex> = args.iter().map(|a| map[a.0 as usize].clone()).collect();
+                    match library.body_of(*op, self.dtypes[i]) {
+                        Some(body) => b.call(body, &args, &[]).swap_remove(0),
+                        None => b.op(*op, &args.iter().collect::<SmallVec<[&Ex; 3]>>()),
+                    }
                 }
                 leaf => b.push(leaf.clone(), self.dtypes[i]),
             };

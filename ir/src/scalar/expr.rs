@@ -53,6 +53,15 @@ pub trait MathLibrary: Sync {
     fn expansion(&self, _op: ScalarOp, _from: DType) -> Option<&ScalarFn> {
         None
     }
+
+    /// The expression of an operation on `dtype`, if graphs compute it by one.
+    fn body_of(&self, op: ScalarOp, dtype: DType) -> Option<&ScalarFn> {
+        match (op, dtype) {
+            _ if !op.has_body(dtype) => None,
+            (ScalarOp::Math(f), DType::F32) => Some(self.body(f)),
+            _ => self.expansion(op, dtype),
+        }
+    }
 }
 
 /// The bodies of a library with [`ScalarOp::Scale`].
@@ -61,6 +70,10 @@ pub struct Scaling<'a>(pub &'a dyn MathLibrary);
 impl MathLibrary for Scaling<'_> {
     fn body(&self, f: MathFn) -> &ScalarFn {
         self.0.scaling_body(f)
+    }
+
+    fn expansion(&self, op: ScalarOp, from: DType) -> Option<&ScalarFn> {
+        self.0.expansion(op, from)
     }
 }
 

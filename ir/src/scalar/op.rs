@@ -70,6 +70,11 @@ tensorc_abi::named! {
 }
 
 impl MathFn {
+    /// Whether the f64 expression takes many more operations than a function with branches.
+    const fn is_long_in_f64(self) -> bool {
+        matches!(self, MathFn::Sin | MathFn::Cos | MathFn::Tan)
+    }
+
     /// Number of operands.
     pub const fn arity(self) -> usize {
         match self {
@@ -202,6 +207,16 @@ mnemonics! {
 }
 
 impl ScalarOp {
+    /// Whether it is a library function of a type that graphs compute by an expression, on every device. Others of f64
+    /// are calls of the run-time library on processors.
+    pub const fn has_body(self, dtype: DType) -> bool {
+        match (self, dtype) {
+            (ScalarOp::Math(_), DType::F32) => true,
+            (ScalarOp::Math(f), DType::F64) => !f.is_long_in_f64(),
+            _ => false,
+        }
+    }
+
     /// Number of operands.
     pub const fn arity(self) -> usize {
         match self {

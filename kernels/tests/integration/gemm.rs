@@ -181,6 +181,22 @@ fn several_blocks_and_tasks() {
 }
 
 #[test]
+fn few_columns() {
+    let mut random = Random::new(7);
+    let kinds = [Kind::Rows, Kind::Columns, Kind::Gapped, Kind::Strided];
+    for mnk in
+        [[32, 1, 128], [33, 2, 129], [500, 3, 700], [70, 4, 0], [200, 5, 1], [1025, 6, 300], [40, 8, 256], [64, 9, 90]]
+    {
+        for packed in [false, true] {
+            for gapped_c in [false, true] {
+                let kinds = [random.pick(&kinds), random.pick(&kinds)];
+                check(&mut random, &Case { batch: [2, 1, 2], mnk, kinds, gapped_c, packed });
+            }
+        }
+    }
+}
+
+#[test]
 fn copied_columns_serve_all_rows() {
     let mut random = Random::new(6);
     for kinds in [[Kind::Rows, Kind::Rows], [Kind::Rows, Kind::Columns], [Kind::Columns, Kind::Rows]] {

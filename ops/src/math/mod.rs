@@ -1,5 +1,5 @@
-//! The math library: every [`MathFn`] on f32 as a branch-free expression of cheap operations, and what devices without a
-//! run-time library compute in place of a call (`wide`): the functions on f64, remainders, and roundings to 16 bits.
+//! The math library: every [`MathFn`] on f32 and f64 as a branch-free expression, on f32 of cheap operations, and what
+//! devices without a run-time library compute in place of a call (`wide`): remainders, and roundings to 16 bits.
 //!
 //! Most formulas serve f32 and f64, with constants by the type of their argument.
 //!

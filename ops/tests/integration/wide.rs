@@ -1,5 +1,5 @@
-//! What stands for calls of the run-time library on a GPU, against those calls as the interpreter defines them: functions
-//! of f64 within their budgets, everything else exactly.
+//! Functions of f64, within their budgets, and what stands for calls of the run-time library on a GPU, exactly, against
+//! those calls as the interpreter defines them.
 
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{MathFn, MathLibrary, Scalar, ScalarFn, ScalarNode, ScalarOp};

@@ -38,7 +38,7 @@ pub fn of_body(f: &ScalarFn) -> u64 {
     f.nodes.iter().enumerate().map(node).sum()
 }
 
-/// Operations of the f32 body of a function; those of f64 are calls and cost more.
+/// Operations of the f32 body of a function; that of f64 has more.
 fn operations(f: MathFn) -> u64 {
     match f {
         MathFn::Exp | MathFn::Exp2 | MathFn::Cosh | MathFn::Expm1 | MathFn::Asin | MathFn::Atan => 25,

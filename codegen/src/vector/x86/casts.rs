@@ -172,6 +172,9 @@ impl Writer<'_> {
             (_, false) => op::F32_OF_I32,
             (_, true) => op::F64_OF_I32,
         };
+        if (from, double) == (DType::I64, true) && !self.is_512() {
+            return self.wide_to_double(v, a);
+        }
         if matches!(from, DType::I64 | DType::U64 | DType::U32) && !self.is_512() {
             return None;
         }

@@ -22,7 +22,7 @@ pub(super) enum EverySecond {
 
 impl Writer<'_> {
     /// Where the elements of a place are.
-    fn memory(&self, place: &Place) -> Option<Memory> {
+    pub(super) fn memory(&self, place: &Place) -> Option<Memory> {
         let size = place.dtype.size() as i64;
         let per_lane = self.per_lane(place);
         let elements = if per_lane != 0 { self.lanes } else { 1 };
@@ -42,7 +42,7 @@ impl Writer<'_> {
     }
 
     /// How far the elements of neighbouring lanes lie apart.
-    fn per_lane(&self, place: &Place) -> i64 {
+    pub(super) fn per_lane(&self, place: &Place) -> i64 {
         self.l.pointers[place.pointer as usize].per_lane
     }
 
@@ -112,7 +112,7 @@ impl Writer<'_> {
     pub(super) fn pin_orders(&mut self) {
         for at in 0..self.l.code.len() {
             let Op::Load { place, .. } = self.l.code[at].op else { continue };
-            if self.per_lane(&place) < 2 || !self.is_512() {
+            if self.per_lane(&place) != 2 || !self.is_512() {
                 continue;
             }
             let pair = self.other_half(at, &place).is_some();
@@ -175,7 +175,8 @@ impl Writer<'_> {
         match self.per_lane(place) {
             0 => return self.load_one(v, place),
             1 => {}
-            _ => return self.load_strided(v, place),
+            2 => return self.load_strided(v, place),
+            _ => return self.load_four(v, place),
         }
         let (mut mask, mut fill) = (self.cut(place.dtype), None);
         if let Some((condition, value)) = guard {

@@ -13,7 +13,9 @@ mod opcode;
 mod pool;
 mod registers;
 mod select;
+mod transpose;
 mod values;
+mod wide;
 
 use tensorc_abi::DType;
 use tensorc_ir::scalar::Scalar;

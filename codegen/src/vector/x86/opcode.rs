@@ -128,6 +128,9 @@ pub(super) const PERMUTE_WIDE: Opcode = Opcode { prefix: 1, map: 3, byte: 0x00, 
 /// In each 128 bits: two elements of 32 bits, or one of 64, of the first operand, then as many of the second, by an
 /// immediate.
 pub(super) const SHUFFLE: Opcode = op(0, 1, 0xc6);
+/// In each 128 bits: the lower, or the upper, elements of two operands in turns.
+pub(super) const UNPACK_LOW: Opcode = op(0, 1, 0x14);
+pub(super) const UNPACK_HIGH: Opcode = op(0, 1, 0x15);
 /// AVX-512: the target becomes elements of the target and the last operand, at the positions in the other.
 pub(super) const PERMUTE_TWO: Opcode = op(1, 2, 0x7f);
 

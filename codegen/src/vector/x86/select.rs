@@ -365,7 +365,7 @@ impl Writer<'_> {
             }
             ScalarOp::Shl | ScalarOp::Shr => {
                 if wide && scalar == ScalarOp::Shr && signed && !self.is_512() {
-                    return None;
+                    return self.shift_wide(v, a, args[1]);
                 }
                 let opcode = match (scalar, signed) {
                     (ScalarOp::Shl, _) => op::SHIFT_LEFT_BY,

@@ -1,5 +1,5 @@
-//! What is a call of the run-time library on processors, as expressions of operations that a GPU has: the functions on
-//! f64, the remainder of C, and conversions to f16 and bf16 that must not round twice.
+//! The functions on f64, and what else is a call of the run-time library on processors, as expressions of operations that
+//! a GPU has: the remainder of C, and conversions to f16 and bf16 that must not round twice.
 
 mod half;
 mod normal;

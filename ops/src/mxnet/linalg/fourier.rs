@@ -1,67 +1,10 @@
 //! Discrete Fourier transforms along the last axis, real and imaginary parts side by side.
-//!
-//! A transform of `r·m` numbers is `m` transforms of `r`, a rotation of each number, and `r` transforms of `m` (Cooley
-//! and Tukey 1965). Transforms of up to [`MAX_RADIX`] numbers, and of primes, are products with a constant matrix.
 
-use std::f64::consts::TAU;
-
+use crate::fourier::{Complex, transform};
 use crate::prelude::*;
-
-/// Longest transform that is a product, if there is a choice.
-const MAX_RADIX: u64 = 16;
 
 pub fn ops() -> Vec<OpDef> {
     vec![fft(), ifft()]
-}
-
-/// Real and imaginary parts; without the latter they are zero.
-#[derive(Clone, Copy)]
-struct Complex<'g> {
-    re: Tensor<'g>,
-    im: Option<Tensor<'g>>,
-}
-
-impl<'g> Complex<'g> {
-    fn each(self, f: impl Fn(Tensor<'g>) -> Tensor<'g>) -> Complex<'g> {
-        Complex { re: f(self.re), im: self.im.map(f) }
-    }
-}
-
-/// What a transform is divided by: the greatest divisor up to [`MAX_RADIX`], else the least prime.
-fn radix(n: u64) -> u64 {
-    let divides = |d: &u64| n.is_multiple_of(*d);
-    let small = (2..=MAX_RADIX.min(n)).rev().find(divides);
-    small.or_else(|| (MAX_RADIX..).take_while(|d| d * d <= n).find(divides)).unwrap_or(n)
-}
-
-/// `cos` and `sin` of `sign·2π·i·j/n`.
-fn rotations(g: GraphScope<'_>, dims: [u64; 2], n: u64, sign: f64, dtype: DType) -> [Tensor<'_>; 2] {
-    [f64::cos, f64::sin].map(|f| {
-        let angle = |at: u64| sign * TAU * ((at / dims[1] * (at % dims[1])) % n) as f64 / n as f64;
-        g.constant(TensorData::from_fn(DenseType::new(dtype, dims), |at| Scalar::from_f64(dtype, f(angle(at)))))
-    })
-}
-
-/// `x·c - y·s` and `x·s + y·c`.
-fn rotated<'g>(x: Complex<'g>, [c, s]: [Tensor<'g>; 2], product: &str) -> Complex<'g> {
-    let (re, im) = (c.call(product, &[x.re]), s.call(product, &[x.re]));
-    let Some(y) = x.im else { return Complex { re, im: Some(im) } };
-    let (ys, yc) = (s.call(product, &[y]), c.call(product, &[y]));
-    Complex { re: re - ys, im: Some(im + yc) }
-}
-
-/// Transforms the rows of `[rows, n]`.
-fn transform<'g>(x: Complex<'g>, [rows, n]: [u64; 2], sign: f64) -> Result<Complex<'g>> {
-    let (g, dtype, r) = (x.re.graph(), x.re.ty()?.dtype, radix(n));
-    let m = n / r;
-    let split = x.each(|part| part.reshaped([rows, r, m]));
-    let short = rotated(split, rotations(g, [r, r], r, sign, dtype), "matmul");
-    if m == 1 {
-        return Ok(short.each(|part| part.reshaped([rows, n])));
-    }
-    let turned = rotated(short, rotations(g, [r, m], n, sign, dtype), "mul");
-    let long = transform(turned.each(|part| part.reshaped([rows * r, m])), [rows * r, m], sign)?;
-    Ok(long.each(|part| part.reshaped([rows, r, m]).permute(&[0, 2, 1]).reshaped([rows, n])))
 }
 
 fn rows(dims: &[u64]) -> u64 {

@@ -10,7 +10,7 @@ use crate::prelude::*;
 pub(super) const F64: DType = DType::F64;
 
 pub fn ops() -> Vec<OpDef> {
-    vec![solve_triangular(), trsm(), potrf(), potri(), lu_inverse(), inverse(), det(), slogdet()]
+    vec![solve_triangular(), trsm(), potrf(), potri(), lu_inverse(), inverse(), mx_det(), det(), slogdet()]
 }
 
 /// Number of matrices, and their extent.
@@ -194,19 +194,23 @@ struct Elimination<'k> {
     log: KernelTensor<'k>,
 }
 
-impl Elimination<'_> {
-    /// The row of the greatest magnitude in a column, from the diagonal down.
-    fn pivot(&self, which: &Index, col: &Index, best: KernelCell<'_>) -> Index {
-        let (k, work) = (self.k, self.work);
-        best.set(col);
-        k.range("i", (&col.offset(1), &Index::constant(self.n as i64)), |row| {
-            let held = best.get();
-            let (x, y) = (work.get([which, row, col]), work.get([which, &held.clamped(self.n), col]));
-            best.set(x.abs().gt(y.abs()).select(row, held));
-        });
-        best.get().clamped(self.n)
-    }
+/// The row of the greatest magnitude in a column of a matrix of `n` rows, from the diagonal down.
+fn pivot(
+    k: &KernelScope,
+    (work, n): (KernelTensor<'_>, u64),
+    [which, col]: [&Index; 2],
+    best: KernelCell<'_>,
+) -> Index {
+    best.set(col);
+    k.range("i", (&col.offset(1), &Index::constant(n as i64)), |row| {
+        let held = best.get();
+        let (x, y) = (work.get([which, row, col]), work.get([which, &held.clamped(n), col]));
+        best.set(x.abs().gt(y.abs()).select(row, held));
+    });
+    best.get().clamped(n)
+}
 
+impl Elimination<'_> {
     fn swap(&self, which: &Index, r: &Index, s: &Index) {
         self.k.each("c", self.n, |c| {
             for buf in [self.work, self.inverse] {
@@ -220,7 +224,7 @@ impl Elimination<'_> {
     /// One column: pivot, scale its row, and clear it in the other rows.
     fn column(&self, which: &Index, col: &Index, best: KernelCell<'_>) {
         let k = self.k;
-        let pivot = self.pivot(which, col, best);
+        let pivot = pivot(k, (self.work, self.n), [which, col], best);
         let moved = best.get().ne(col);
         let value = self.work.get([which, &pivot, col]);
         let sign = self.sign.get(which);
@@ -323,7 +327,7 @@ fn per_matrix(x: &[Dim]) -> Vec<Dim> {
     if batch.is_empty() { vec![Dim::Const(1)] } else { batch.to_vec() }
 }
 
-fn det() -> OpDef {
+fn mx_det() -> OpDef {
     let compute = formula(|g, cx| {
         let made = eliminated(g);
         Ok((made[2].exp() * made[1]).reshape(&cx.outputs[0].dims))
@@ -332,10 +336,68 @@ fn det() -> OpDef {
         Some(x) => cx.set_output_dims(0, per_matrix(&x)),
         None => Ok(()),
     });
-    define("mx_linalg_det", "The determinant of square matrices.", compute, infer)
+    let doc = "The determinant of square matrices, of one matrix in a list.";
+    define("mx_linalg_det", doc, compute, infer).operand("A", FLOATS).ulp(256.0).named(&["_linalg_det", "linalg_det"])
+}
+
+/// The product of the pivots of an elimination below the diagonal.
+fn determinant(ty: &DenseType) -> Result<Kernel, OpError> {
+    let (batch, n) = matrices(&ty.dims);
+    let (square, each) = (DenseType::new(F64, [batch, n, n]), DenseType::new(F64, [batch]));
+    let k = &KernelScope::new("determinant");
+    let a = k.input("a", &square);
+    let [value, work] = k.outputs(["value", "work"], [&each, &square]);
+    let end = Index::constant(n as i64);
+    k.parallel_each("matrix", batch, |which| {
+        value.set(which, 1.0);
+        let best = k.cell("best", DType::I64);
+        k.each("row", n, |row| k.each("col", n, |col| work.set([which, row, col], a.get([which, row, col]))));
+        k.each("col", n, |col| {
+            let from = pivot(k, (work, n), [which, col], best);
+            let (x, moved) = (work.get([which, &from, col]), best.get().ne(col));
+            let product = value.get(which) * x;
+            let negated = -product;
+            value.set(which, moved.select(negated, product));
+            k.when(moved, || {
+                k.range("c", (col, &end), |c| {
+                    let (x, y) = (work.get([which, col, c]), work.get([which, &from, c]));
+                    work.set([which, col, c], y);
+                    work.set([which, &from, c], x);
+                });
+            });
+            // Without a pivot the determinant is 0, whatever is left.
+            k.when(x.ne(0.0), || {
+                k.range("row", (&col.offset(1), &end), |row| {
+                    let factor = work.get([which, row, col]) / x;
+                    k.range("c", (&col.offset(1), &end), |c| {
+                        let rest = work.get([which, row, c]) - factor * work.get([which, col, c]);
+                        work.set([which, row, c], rest);
+                    });
+                });
+            });
+        });
+    });
+    k.finish()
+}
+
+fn det() -> OpDef {
+    let compute = by_kernel(determinant, |ty, _| {
+        let batch = matrices(&ty.dims).0;
+        vec![DenseType::new(F64, [batch]), ty.clone()]
+    });
+    let infer = shape_rule(|cx| match square(cx)? {
+        Some(x) => cx.set_output_dims(0, x[..x.len() - 2].to_vec()),
+        None => Ok(()),
+    });
+    define("det", "The determinant of square matrices: of [..., n, n], [...].", compute, infer)
         .operand("A", FLOATS)
+        .gradient(derivative(|g, cx| {
+            let slope = g.head(cx, 0) * g.value(cx.outputs[0]);
+            let slope = slope.reshape([&slope.dims()?[..], &[1, 1]].concat());
+            Ok(vec![Some(transposed(eliminated(g)[0]) * slope)])
+        }))
         .ulp(256.0)
-        .named(&["_linalg_det", "linalg_det"])
+        .onnx("Det", 11)
 }
 
 fn slogdet() -> OpDef {

@@ -85,9 +85,8 @@ impl ScalarFacts {
         let types: SmallVec<[DType; 3]> = args.iter().map(|a| a.dtype).collect();
         let dtype = op.result(&types).ok()?;
         let constants: Option<SmallVec<[Scalar; 3]>> = args.iter().map(|a| a.constant).collect();
-        // f32 library functions keep their own rounding: they fold only once expanded.
-        let folds = !(matches!(op, ScalarOp::Math(_)) && dtype == DType::F32);
-        if let Some(values) = constants.filter(|_| folds) {
+        // What has a body keeps its own rounding: it folds only once expanded.
+        if let Some(values) = constants.filter(|_| !op.has_body(dtype)) {
             return Some(ScalarFacts::of(op.eval(&values)));
         }
         let mut facts = ScalarFacts::unknown(dtype);

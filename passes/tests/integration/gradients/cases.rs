@@ -228,7 +228,11 @@ pub const CASES: &[(&str, &str)] = &[
     ),
     (
         "inverse and determinant",
-        "(%a: ?[2, 3, 3]) { %e = const ?[3, 3] [3.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 3.0] %m = add(%a, %e) %u = mx_linalg_inverse(%m) %v = mx_linalg_slogdet(%m) : (?, ?) %w = mx_linalg_det(%m) return %u, %v:1, %w }",
+        "(%a: ?[2, 3, 3]) { %e = const ?[3, 3] [3.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 3.0] %m = add(%a, %e) %u = mx_linalg_inverse(%m) %v = mx_linalg_slogdet(%m) : (?, ?) %w = mx_linalg_det(%m) %d = det(%m) return %u, %v:1, %w, %d }",
+    ),
+    (
+        "Fourier transforms",
+        "(%x: ?[2, 6, 2], %r: ?[2, 9, 1], %w: ?[4]) { %n = const i64[] [5] %l = const i64[] [8] %s = const i64[] [2] %u = dft(%x, %n) %v = dft(%x, %l) {inverse=true, onesided=true} %y = stft(%r, %s, %w) return %u, %v, %y }",
     ),
     (
         "products of matrices",

@@ -1,6 +1,8 @@
 //! Matrix products, Einstein sums, and attention.
 
 use tensorc::DType;
+use tensorc::ir::TensorData;
+use tensorc::ir::scalar::Scalar;
 
 use super::{Draw, types};
 use crate::draw::{self, Elements};
@@ -8,10 +10,13 @@ use crate::model::{NodeSpec, Writer};
 
 pub(super) const DRAWS: &[(&str, Draw)] = &[
     ("Attention", attention),
+    ("DFT", dft),
+    ("Det", det),
     ("Einsum", einsum),
     ("Gemm", gemm),
     ("MatMul", matmul),
     ("RotaryEmbedding", rotary_embedding),
+    ("STFT", stft),
 ];
 
 const EXTENTS: [u64; 12] = [0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33];
@@ -100,6 +105,48 @@ fn einsum(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
         operands.push(Some(w.operand(dtype, &dims, Elements::Any)));
     }
     Some(NodeSpec::new(op, operands).text("equation", equation))
+}
+
+fn det(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
+    let dtype = *w.rng.pick(&[DType::F32, DType::F64]);
+    let n = 1 + w.choice(6);
+    let dims = [vec![], vec![3], vec![2, 2]][w.choice(3) as usize].iter().copied().chain([n, n]).collect::<Vec<u64>>();
+    let x = w.operand(dtype, &dims, Elements::Unit);
+    Some(NodeSpec::new(op, vec![Some(x)]))
+}
+
+fn dft(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
+    let dtype = *w.rng.pick(&[DType::F32, DType::F64]);
+    let (inverse, onesided) = (w.one_in(2), w.one_in(2));
+    // One-sided spectra are those of real numbers; ONNX Runtime has no transform of them back.
+    let (inverse, parts) = if onesided { (false, 1) } else { (inverse, 1 + w.choice(2)) };
+    let n = 1 + w.choice(40);
+    let dims = [1 + w.choice(3), n, 1 + w.choice(3), parts];
+    let x = w.operand(dtype, &dims, Elements::Unit);
+    let length = w.one_in(2).then(|| 1 + w.choice(n + 4));
+    let length = length.map(|n| w.fixed(TensorData::scalar(Scalar::i64(n as i64))));
+    let mut spec = NodeSpec::new(op, vec![Some(x)]).int("inverse", inverse.into()).int("onesided", onesided.into());
+    if w.model.opset < 20 {
+        spec = spec.int("axis", 1);
+        spec.operands.extend(length.map(Some));
+    } else {
+        let axis = w.fixed(TensorData::scalar(Scalar::i64(1)));
+        spec.operands.extend([length, Some(axis)]);
+    }
+    Some(spec)
+}
+
+fn stft(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
+    let dtype = *w.rng.pick(&[DType::F32, DType::F64]);
+    let n = 1 + w.choice(16);
+    let dims = [1 + w.choice(2), n + w.choice(30), 1];
+    let x = w.operand(dtype, &dims, Elements::Unit);
+    let step = TensorData::scalar(Scalar::i64(1 + w.choice(6) as i64));
+    let step = w.fixed(step);
+    let window = w.one_in(2).then(|| w.operand(dtype, &[n], Elements::Unit));
+    let length = w.fixed(TensorData::scalar(Scalar::i64(n as i64)));
+    let onesided = w.one_in(2);
+    Some(NodeSpec::new(op, vec![Some(x), Some(step), window, Some(length)]).int("onesided", onesided.into()))
 }
 
 fn attention(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
