@@ -1,9 +1,13 @@
 //! Operators that find elements ([`FindOp`]), without memory of their own: what is found is noted in words that the caller gives,
 //! and written where the caller has room for as much.
 
+mod boxes;
+
 use core::cmp::Ordering;
 
 use tensorc_abi::{DType, FindOp};
+
+use boxes::{Limits, suppressed};
 
 /// A tensor in row-major order.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +39,10 @@ pub fn find_words(op: FindOp, operands: &[Option<&[u64]>]) -> u64 {
         FindOp::Compress { .. } => elements(1),
         // Keys of elements, sorted slices, and where each group begins and how many it has.
         FindOp::Unique { .. } => elements(0).saturating_add(most.saturating_mul(3)),
-        // Rows; of a class, its candidates, and the boxes that are kept.
+        // Rows; what is noted of a class.
         FindOp::NonMaxSuppression { .. } => {
             let boxes = dims(1).last().copied().unwrap_or(0);
-            most.saturating_mul(3).saturating_add(boxes.saturating_mul(Extremes::WORDS as u64 + 2))
+            most.saturating_mul(3).saturating_add(boxes::words(boxes))
         }
     }
 }
@@ -279,50 +283,6 @@ fn numbers(x: FindOperand<'_>, first: usize, count: usize, mut each: impl FnMut(
     }
 }
 
-/// A number that orders floats as [`f64::total_cmp`] does.
-fn rank(x: f64) -> u64 {
-    let bits = x.to_bits();
-    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
-}
-
-/// A heap: the greatest comes first. Of many elements a few are wanted in order.
-struct Heap<'a>(&'a mut [[u64; 2]]);
-
-impl Heap<'_> {
-    fn of(elements: &mut [[u64; 2]]) -> Heap<'_> {
-        let heap = Heap(elements);
-        for i in (0..heap.0.len() / 2).rev() {
-            sink(heap.0, i);
-        }
-        heap
-    }
-
-    fn pop(&mut self) -> Option<[u64; 2]> {
-        let elements = core::mem::take(&mut self.0);
-        let (last, rest) = elements.split_last_mut()?;
-        if let Some(first) = rest.first_mut() {
-            core::mem::swap(first, last);
-            sink(rest, 0);
-        }
-        self.0 = rest;
-        Some(*last)
-    }
-}
-
-/// Exchanges an element of a heap with the greater of those below it until it is as great.
-fn sink(heap: &mut [[u64; 2]], mut at: usize) {
-    loop {
-        let (left, right) = (2 * at + 1, 2 * at + 2);
-        let Some(first) = heap.get(left) else { return };
-        let below = if heap.get(right).is_some_and(|second| second > first) { right } else { left };
-        if heap[below] <= heap[at] {
-            return;
-        }
-        heap.swap(at, below);
-        at = below;
-    }
-}
-
 /// An f16.
 fn half(bits: u16) -> f64 {
     const TINY: f64 = 1.0 / (1u64 << 24) as f64;
@@ -395,101 +355,6 @@ fn groups<'a>(
         groups.sort_unstable_by_key(|[begin, _]| sorted[*begin as usize]);
     }
     Ok((sorted, groups))
-}
-
-/// A box: its ends along both axes, and its area, as bits.
-#[derive(Clone, Copy)]
-struct Extremes {
-    low: [f64; 2],
-    high: [f64; 2],
-    area: f64,
-}
-
-impl Extremes {
-    const WORDS: usize = 5;
-
-    fn of(b: [f64; 4], centered: bool) -> Extremes {
-        let ends = |axis: usize| match centered {
-            true => (b[axis] - b[axis + 2] / 2.0, b[axis] + b[axis + 2] / 2.0),
-            false => (b[axis].min(b[axis + 2]), b[axis].max(b[axis + 2])),
-        };
-        let [first, second] = [ends(0), ends(1)];
-        let area = (first.1 - first.0) * (second.1 - second.0);
-        Extremes { low: [first.0, second.0], high: [first.1, second.1], area }
-    }
-
-    fn to_words(self) -> [u64; Extremes::WORDS] {
-        let [[a, b], [c, d]] = [self.low, self.high];
-        [a, b, c, d, self.area].map(f64::to_bits)
-    }
-
-    fn of_words(words: &[u64; Extremes::WORDS]) -> Extremes {
-        let [a, b, c, d, area] = words.map(f64::from_bits);
-        Extremes { low: [a, b], high: [c, d], area }
-    }
-
-    /// Area of the intersection over that of the union; 0 for an empty box.
-    fn overlap(&self, other: &Extremes) -> f64 {
-        let shared = |i: usize| (self.high[i].min(other.high[i]) - self.low[i].max(other.low[i])).max(0.0);
-        let common = shared(0) * shared(1);
-        let union = self.area + other.area - common;
-        if common <= 0.0 || union <= 0.0 { 0.0 } else { common / union }
-    }
-}
-
-/// Which boxes are kept.
-#[derive(Clone, Copy)]
-struct Limits {
-    most: Option<f64>,
-    overlap: Option<f64>,
-    least: Option<f64>,
-    centered: bool,
-}
-
-/// Greedy non-maximum suppression: rows (image, class, box) of the boxes selected in each class, by descending score.
-fn suppressed<'a>(
-    boxes: FindOperand<'_>,
-    scores: FindOperand<'_>,
-    limits: Limits,
-    words: &'a mut [u64],
-) -> Result<&'a [u64], FindError> {
-    let [images, classes, count] = *scores.dims else { return Err(FindError::Operand(1)) };
-    if boxes.dims != [images, count, 4] {
-        return Err(FindError::Operand(0));
-    }
-    let (most, overlap) = (limits.most.unwrap_or(0.0).max(0.0) as usize, limits.overlap.unwrap_or(0.0));
-    let count = count as usize;
-    let (candidates, rest) = words.split_at_mut_checked(count * 2).ok_or(FindError::Words)?;
-    let candidates = candidates.as_chunks_mut::<2>().0;
-    let (kept, rows) = rest.split_at_mut_checked(count * Extremes::WORDS).ok_or(FindError::Words)?;
-    let kept = kept.as_chunks_mut::<{ Extremes::WORDS }>().0;
-    let mut noted = 0;
-    for n in 0..images as usize {
-        for c in 0..classes as usize {
-            let mut found = 0;
-            numbers(scores, (n * classes as usize + c) * count, count, |i, score| {
-                candidates[found] = [rank(score), !(i as u64)];
-                found += usize::from(limits.least.is_none_or(|least| score > least));
-            });
-            let mut best = Heap::of(&mut candidates[..found]);
-            let mut chosen = 0;
-            while chosen < most
-                && let Some([_, other]) = best.pop()
-            {
-                let i = !other;
-                let corner = |at: usize| number(boxes, (n * count + i as usize) * 4 + at);
-                let candidate = Extremes::of([corner(0), corner(1), corner(2), corner(3)], limits.centered);
-                if kept[..chosen].iter().all(|k| Extremes::of_words(k).overlap(&candidate) <= overlap) {
-                    kept[chosen] = candidate.to_words();
-                    chosen += 1;
-                    let row = rows.get_mut(noted..noted + 3).ok_or(FindError::Words)?;
-                    row.copy_from_slice(&[n as u64, c as u64, i]);
-                    noted += 3;
-                }
-            }
-        }
-    }
-    Ok(&rows[..noted])
 }
 
 #[cfg(test)]

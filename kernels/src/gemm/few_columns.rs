@@ -7,7 +7,7 @@ use tensorc_abi::BatchedGemm;
 
 use super::{GemmTask, GemmTasks, batch_offset};
 use crate::epilogue::EpilogueCall;
-use crate::isa_levels::{Ahead, NR, Panel, Tile};
+use crate::isa_levels::{Ahead, LANES, NR, Panel, Tile, terms_before_line};
 
 /// Most columns. With more, vectors that are not full cost less than turning A.
 pub(super) const FEW_COLUMNS: usize = 8;
@@ -66,9 +66,10 @@ impl GemmTask<'_> {
             }
         };
         let (turned, sums) = (scratch.wrapping_add(NR * FEW_COLUMNS), scratch);
+        let lead = if a_col == 1 { terms_before_line(a, a_row) } else { 0 };
         let mut k = 0;
         while k == 0 || k < depth {
-            let terms = TERMS.min(depth - k);
+            let terms = if k == 0 && lead > 0 { TERMS - LANES + lead } else { TERMS }.min(depth - k);
             let src = a.wrapping_offset(k as isize * a_col);
             let panel = Panel {
                 src,
@@ -100,7 +101,7 @@ impl GemmTask<'_> {
                 self.level.panel(&panel);
                 self.level.tile(&tile);
             }
-            k += TERMS;
+            k += terms.max(1);
         }
         let c = self.c.wrapping_offset(batch_offset(&call.c, batch));
         for (i, row) in rows.enumerate() {

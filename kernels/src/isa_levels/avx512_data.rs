@@ -2,7 +2,7 @@
 
 use core::arch::x86_64::*;
 
-use super::{InputWindow, LANES, NR, Panel, portable, spread};
+use super::{InputWindow, LANES, NR, Panel, portable, spread, terms_before_line};
 
 /// The first `count` of sixteen lanes.
 pub(super) const fn first(count: usize) -> __mmask16 {
@@ -55,8 +55,11 @@ unsafe fn copy_rows(p: &Panel) {
 unsafe fn transpose(p: &Panel) {
     /// Elements of each row fetched ahead of their use.
     const AHEAD: isize = 64;
-    for k0 in (0..p.k).step_by(LANES) {
-        let depth = LANES.min(p.k - k0);
+    // A load across two lines of the cache takes as long as two.
+    let lead = terms_before_line(p.src, p.j_stride);
+    let mut k0 = 0;
+    while k0 < p.k {
+        let depth = if k0 == 0 && lead > 0 { lead } else { LANES }.min(p.k - k0);
         for j0 in (0..p.pad).step_by(LANES) {
             let width = p.width.saturating_sub(j0).min(LANES);
             let store = first(p.pad - j0);
@@ -78,6 +81,7 @@ unsafe fn transpose(p: &Panel) {
                 }
             }
         }
+        k0 += depth;
     }
 }
 

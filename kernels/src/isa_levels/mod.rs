@@ -117,6 +117,13 @@ pub(crate) struct Panel {
     pub pad: usize,
 }
 
+/// Terms of rows, each of which lies beside the one before it, until all rows begin a line of the cache; 0 if they never do.
+pub(crate) fn terms_before_line(src: *const f32, row_stride: isize) -> usize {
+    /// Bytes of a line.
+    const LINE: usize = LANES * size_of::<f32>();
+    if row_stride % LANES as isize == 0 { src.addr().wrapping_neg() % LINE / size_of::<f32>() } else { 0 }
+}
+
 /// Output pixels of one vector that lie in one output row of one image: lanes `first..first + len` are the
 /// pixels from (row, col) on.
 #[derive(Clone, Copy, Default)]

@@ -51,11 +51,11 @@ fn coordinates_of_marked_elements_are_those_of_their_positions() {
     }
 }
 
-/// Area of the intersection of two boxes, given by opposite corners, over that of the union.
-fn overlap(a: &[f32], b: &[f32]) -> f64 {
+/// Area of the intersection of two boxes, given by opposite corners or by centre and extents, over that of the union.
+fn overlap(a: &[f32], b: &[f32], centered: bool) -> f64 {
     let ends = |x: &[f32], axis: usize| {
         let (p, q) = (f64::from(x[axis]), f64::from(x[axis + 2]));
-        (p.min(q), p.max(q))
+        if centered { (p - q / 2.0, p + q / 2.0) } else { (p.min(q), p.max(q)) }
     };
     let area = |x: &[f32]| (ends(x, 0).1 - ends(x, 0).0) * (ends(x, 1).1 - ends(x, 1).0);
     let shared = |axis: usize| {
@@ -67,53 +67,79 @@ fn overlap(a: &[f32], b: &[f32]) -> f64 {
     if common <= 0.0 || union <= 0.0 { 0.0 } else { common / union }
 }
 
+/// Boxes of random numbers, every so many of which are infinite or NaN, against a plain loop.
+fn check_boxes(
+    rng: &mut Random,
+    [images, classes, count]: [u64; 3],
+    (most, limit, least): (i64, f32, Option<f32>),
+    centered: bool,
+    odd: Option<u64>,
+) {
+    let number = |rng: &mut Random, steps: u64| match odd {
+        Some(one_in) if rng.bits().is_multiple_of(one_in) => {
+            rng.pick(&[f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY])
+        }
+        _ => (rng.bits() % steps) as f32 / steps as f32,
+    };
+    let boxes: Vec<f32> = (0..images * count * 4).map(|_| number(rng, 1000)).collect();
+    // Few scores, so that many are equal.
+    let scores: Vec<f32> = (0..images * classes * count).map(|_| number(rng, 20) - 0.1).collect();
+    let (box_bytes, score_bytes) = (bytes(&boxes), bytes(&scores));
+    let (most_bytes, limit_bytes) = (most.to_le_bytes(), limit.to_le_bytes());
+    let least_bytes = least.map(f32::to_le_bytes);
+    let single = |dtype, bytes| Some(FindOperand { dtype, dims: &[1], bytes });
+    let operands = [
+        Some(FindOperand { dtype: DType::F32, dims: &[images, count, 4], bytes: &box_bytes }),
+        Some(FindOperand { dtype: DType::F32, dims: &[images, classes, count], bytes: &score_bytes }),
+        single(DType::I64, &most_bytes[..]),
+        single(DType::F32, &limit_bytes[..]),
+        least_bytes.as_ref().and_then(|bytes| single(DType::F32, &bytes[..])),
+    ];
+    let mut expected = vec![];
+    for n in 0..images as usize {
+        for c in 0..classes as usize {
+            let score = |i: &usize| scores[(n * classes as usize + c) * count as usize + i];
+            let place = |i: usize| &boxes[(n * count as usize + i) * 4..][..4];
+            let mut order: Vec<usize> =
+                (0..count as usize).filter(|i| least.is_none_or(|least| score(i) > least)).collect();
+            order.sort_by(|i, j| score(j).total_cmp(&score(i)));
+            let mut kept: Vec<usize> = vec![];
+            for i in order {
+                let apart = kept.iter().all(|k| overlap(place(*k), place(i), centered) <= f64::from(limit));
+                if kept.len() < most as usize && apart {
+                    kept.push(i);
+                    expected.extend([n as u64, c as u64, i as u64]);
+                }
+            }
+        }
+    }
+    let op = FindOp::NonMaxSuppression { centered };
+    assert_eq!(
+        found(op, &operands),
+        expected,
+        "{images} images, {classes} classes, {count} boxes, {centered}, {odd:?}"
+    );
+}
+
 /// Boxes in the order of a stable sort by descending score, of which those that overlap an earlier one too much are left out.
 #[test]
 fn boxes_are_kept_by_descending_score() {
     let mut rng = Random::new(11);
-    for (images, classes, count, most, limit, least) in [
-        (1u64, 1u64, 1u64, 1i64, 0.5f32, None),
-        (1, 1, 300, 50, 0.5, None),
-        (2, 3, 61, 1000, 0.3, Some(0.4f32)),
-        (1, 2, 64, 0, 0.5, None),
-        (1, 2, 40, 7, 0.0, Some(-1.0)),
-        (1, 1, 0, 5, 0.5, None),
-        (2, 1, 33, 33, 1.0, None),
+    for (dims, limits) in [
+        ([1, 1, 1], (1, 0.5, None)),
+        ([1, 1, 300], (50, 0.5, None)),
+        ([2, 3, 61], (1000, 0.3, Some(0.4))),
+        ([1, 2, 64], (0, 0.5, None)),
+        ([1, 2, 40], (7, 0.0, Some(-1.0))),
+        ([1, 1, 0], (5, 0.5, None)),
+        ([2, 1, 33], (33, 1.0, None)),
+        ([1, 2, 257], (257, 0.9, Some(0.0))),
+        ([1, 1, 20], (20, -0.5, None)),
     ] {
-        let number = |rng: &mut Random, steps: u64| (rng.bits() % steps) as f32 / steps as f32;
-        let boxes: Vec<f32> = (0..images * count * 4).map(|_| number(&mut rng, 1000)).collect();
-        // Few scores, so that many are equal.
-        let scores: Vec<f32> = (0..images * classes * count).map(|_| number(&mut rng, 20) - 0.1).collect();
-        let (box_bytes, score_bytes) = (bytes(&boxes), bytes(&scores));
-        let (most_bytes, limit_bytes) = (most.to_le_bytes(), limit.to_le_bytes());
-        let least_bytes = least.map(f32::to_le_bytes);
-        let single = |dtype, bytes| Some(FindOperand { dtype, dims: &[1], bytes });
-        let operands = [
-            Some(FindOperand { dtype: DType::F32, dims: &[images, count, 4], bytes: &box_bytes }),
-            Some(FindOperand { dtype: DType::F32, dims: &[images, classes, count], bytes: &score_bytes }),
-            single(DType::I64, &most_bytes[..]),
-            single(DType::F32, &limit_bytes[..]),
-            least_bytes.as_ref().and_then(|bytes| single(DType::F32, &bytes[..])),
-        ];
-        let mut expected = vec![];
-        for n in 0..images as usize {
-            for c in 0..classes as usize {
-                let score = |i: &usize| scores[(n * classes as usize + c) * count as usize + i];
-                let place = |i: usize| &boxes[(n * count as usize + i) * 4..][..4];
-                let mut order: Vec<usize> =
-                    (0..count as usize).filter(|i| least.is_none_or(|least| score(i) > least)).collect();
-                order.sort_by(|i, j| score(j).total_cmp(&score(i)));
-                let mut kept: Vec<usize> = vec![];
-                for i in order {
-                    let apart = kept.iter().all(|k| overlap(place(*k), place(i)) <= f64::from(limit));
-                    if kept.len() < most as usize && apart {
-                        kept.push(i);
-                        expected.extend([n as u64, c as u64, i as u64]);
-                    }
-                }
+        for centered in [false, true] {
+            for odd in [None, Some(4), Some(50)] {
+                check_boxes(&mut rng, dims, limits, centered, odd);
             }
         }
-        let op = FindOp::NonMaxSuppression { centered: false };
-        assert_eq!(found(op, &operands), expected, "{images} images, {classes} classes, {count} boxes");
     }
 }

@@ -194,20 +194,28 @@ struct Elimination<'k> {
     log: KernelTensor<'k>,
 }
 
-/// The row of the greatest magnitude in a column of a matrix of `n` rows, from the diagonal down.
+/// The row of the greatest magnitude in a column of a matrix of `n` rows, from the diagonal down. Both are held in registers: what
+/// is found in memory would wait for what was written there last.
 fn pivot(
     k: &KernelScope,
     (work, n): (KernelTensor<'_>, u64),
     [which, col]: [&Index; 2],
-    best: KernelCell<'_>,
+    [best, most]: [KernelCell<'_>; 2],
 ) -> Index {
     best.set(col);
+    most.set(work.get([which, col, col]).abs());
     k.range("i", (&col.offset(1), &Index::constant(n as i64)), |row| {
-        let held = best.get();
-        let (x, y) = (work.get([which, row, col]), work.get([which, &held.clamped(n), col]));
-        best.set(x.abs().gt(y.abs()).select(row, held));
+        let (x, y) = (work.get([which, row, col]).abs(), most.get());
+        let greater = x.gt(y);
+        best.set(greater.select(row, best.get()));
+        most.set(greater.select(x, y));
     });
     best.get().clamped(n)
+}
+
+/// Memory for [`pivot`].
+fn pivot_cells(k: &KernelScope) -> [KernelCell<'_>; 2] {
+    [k.register("best", DType::I64), k.register("most", F64)]
 }
 
 impl Elimination<'_> {
@@ -222,10 +230,10 @@ impl Elimination<'_> {
     }
 
     /// One column: pivot, scale its row, and clear it in the other rows.
-    fn column(&self, which: &Index, col: &Index, best: KernelCell<'_>) {
+    fn column(&self, which: &Index, col: &Index, cells: [KernelCell<'_>; 2]) {
         let k = self.k;
-        let pivot = pivot(k, (self.work, self.n), [which, col], best);
-        let moved = best.get().ne(col);
+        let pivot = pivot(k, (self.work, self.n), [which, col], cells);
+        let moved = cells[0].get().ne(col);
         let value = self.work.get([which, &pivot, col]);
         let sign = self.sign.get(which);
         let negated = -sign;
@@ -266,7 +274,7 @@ fn elimination(ty: &DenseType) -> Result<Kernel, OpError> {
     k.parallel_each("matrix", batch, |which| {
         sign.set(which, 1.0);
         log.set(which, 0.0);
-        let best = k.cell("best", DType::I64);
+        let cells = pivot_cells(k);
         k.each("row", n, |row| {
             k.each("col", n, |col| {
                 let at = [which, row, col];
@@ -274,7 +282,7 @@ fn elimination(ty: &DenseType) -> Result<Kernel, OpError> {
                 inverse.set(at, k.position(row).eq(col).select(1.0, 0.0));
             });
         });
-        k.each("col", n, |col| e.column(which, col, best));
+        k.each("col", n, |col| e.column(which, col, cells));
     });
     k.finish()
 }
@@ -350,11 +358,11 @@ fn determinant(ty: &DenseType) -> Result<Kernel, OpError> {
     let end = Index::constant(n as i64);
     k.parallel_each("matrix", batch, |which| {
         value.set(which, 1.0);
-        let best = k.cell("best", DType::I64);
+        let cells = pivot_cells(k);
         k.each("row", n, |row| k.each("col", n, |col| work.set([which, row, col], a.get([which, row, col]))));
         k.each("col", n, |col| {
-            let from = pivot(k, (work, n), [which, col], best);
-            let (x, moved) = (work.get([which, &from, col]), best.get().ne(col));
+            let from = pivot(k, (work, n), [which, col], cells);
+            let (x, moved) = (work.get([which, &from, col]), cells[0].get().ne(col));
             let product = value.get(which) * x;
             let negated = -product;
             value.set(which, moved.select(negated, product));
