@@ -300,12 +300,10 @@ impl PackedWriter<'_, '_> {
         let (none, one) = (self.0.i64s(&[0]), self.0.i64s(&[1]));
         let sizes = self.reduced("ReduceProd", &list.shapes, 1, false)?;
         let next = self.op("Add", &[position, &one])?;
-        let [mut before, mut with] = [position, &next].map(|to| self.slice(&sizes, &none, to));
-        for sizes in [&mut before, &mut with] {
-            if let Ok(sizes) = sizes {
-                *sizes = self.reduced("ReduceSum", sizes, 0, true)?;
-            }
-        }
+        let [before, with] = [position, &next].map(|to| {
+            let sizes = self.slice(&sizes, &none, to)?;
+            self.reduced("ReduceSum", &sizes, 0, true)
+        });
         Ok([before?, with?])
     }
 

@@ -360,7 +360,7 @@ fn is_in_place(plan: &Plan, step: usize) -> bool {
     };
     args.iter()
         .filter(|w| w.writes && offset(w).is_some())
-        .any(|w| args.iter().any(|r| !r.writes && r.buffer != w.buffer && offset(&r) == offset(&w)))
+        .any(|w| args.iter().any(|r| !r.writes && r.buffer != w.buffer && offset(r) == offset(w)))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
