@@ -142,7 +142,11 @@ fn mean() -> OpDef {
         }
         let sum = x.reduced(sum_of(ty.dtype, &axes, keep_dims, Ex::clone, Ex::clone))?;
         let (count, out) = (g.extents(&Extents::from_iter([count])), &cx.outputs[0]);
-        Ok(g.map(&[sum, count], ty.dtype, &out.dims, |_, a| &a[0] / a[1].cast(a[0].dtype())))
+        Ok(g.map(&[sum, count], ty.dtype, &out.dims, |_, a| {
+            // A count that the type does not hold is the greatest number of it, as where it is known.
+            let by = if a[0].dtype().is_float() { a[1].clone() } else { a[1].cast(DType::F64) };
+            &a[0] / by.cast(a[0].dtype())
+        }))
     });
     reduction_entry(define("reduce_mean", "(Σ x) / count.", compute, shape_rule(reduced_shape)), NUMBERS)
         .onnx("ReduceMean", 18)
