@@ -33,7 +33,7 @@ impl<'s> Args<'s> {
         &self.own[..self.count]
     }
 
-    /// The arguments of a kernel or of nested plans, or those of the epilogue and of the prologue.
+    /// Of a library call, the arguments of its epilogue and its prologue. Of any other step, its arguments and an empty list.
     pub fn lists(&self) -> [&'s [Arg]; 2] {
         self.lists
     }

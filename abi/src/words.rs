@@ -53,18 +53,23 @@ impl<N: Number, const LEN: usize> Put<N, LEN> {
 }
 
 impl MatrixLayout {
-    fn set_word(&mut self, at: usize, word: u64) {
+    fn set_number(&mut self, at: usize, value: i64) {
         let MatrixLayout { offset, batch_strides: [b0, b1, b2], row_stride, col_stride } = self;
-        *[offset, b0, b1, b2, row_stride, col_stride][at] = word as i64;
+        *[offset, b0, b1, b2, row_stride, col_stride][at] = value;
     }
 }
 
 /// Words of a layout.
 const LAYOUT_WORDS: usize = 6;
 
-/// Sets a word of layouts that lie one after the other; the word is not one behind them.
-fn set_layout_word<const N: usize>(layouts: [&mut MatrixLayout; N], at: usize, word: u64) {
-    layouts[at / LAYOUT_WORDS].set_word(at % LAYOUT_WORDS, word);
+/// Sets a number of consecutive layouts.
+fn set_layout_number<const N: usize>(layouts: [&mut MatrixLayout; N], at: usize, value: i64) {
+    layouts[at / LAYOUT_WORDS].set_number(at % LAYOUT_WORDS, value);
+}
+
+/// A size: one that would be negative is that of an empty tensor.
+fn extent_of(value: i64) -> u64 {
+    value.max(0) as u64
 }
 
 impl<N: Number> BatchedGemm<N> {
@@ -83,16 +88,16 @@ impl BatchedGemm {
     /// Words of a call.
     pub const WORDS: usize = 25;
 
-    /// Changes a number, by its position in [`BatchedGemm::to_words`].
+    /// Changes a number, by its position in [`BatchedGemm::to_words`]; a size below 0 becomes 0.
     ///
     /// # Panics
     /// The word there is no number.
-    pub fn set_word(&mut self, at: usize, word: u64) {
+    pub fn set_number(&mut self, at: usize, value: i64) {
         let BatchedGemm { batch: [b0, b1, b2], m, n, k, a, b, c, .. } = self;
         let numbers = [b0, b1, b2, m, n, k];
         match at.checked_sub(numbers.len()) {
-            None => *numbers[at] = word,
-            Some(at) => set_layout_word([a, b, c], at, word),
+            None => *numbers[at] = extent_of(value),
+            Some(at) => set_layout_number([a, b, c], at, value),
         }
     }
 
@@ -120,17 +125,17 @@ impl Conv2d {
     /// Words of a call.
     pub const WORDS: usize = 20;
 
-    /// Changes a number, by its position in [`Conv2d::to_words`].
+    /// Changes a number, by its position in [`Conv2d::to_words`]; a size below 0 becomes 0.
     ///
     /// # Panics
     /// The word there is no number.
-    pub fn set_word(&mut self, at: usize, word: u64) {
+    pub fn set_number(&mut self, at: usize, value: i64) {
         let Conv2d { batch, groups, in_channels, out_channels, input, output, kernel, .. } = self;
         let Conv2d { strides, dilations, pads, images, .. } = self;
         let counts = [batch, groups, in_channels, out_channels];
         match at.checked_sub(counts.len()) {
-            None => *counts[at] = word,
-            Some(at) => [input, output, kernel, strides, dilations, pads, images][at / 2][at % 2] = word,
+            None => *counts[at] = extent_of(value),
+            Some(at) => [input, output, kernel, strides, dilations, pads, images][at / 2][at % 2] = extent_of(value),
         }
     }
 
@@ -203,16 +208,16 @@ impl Attention {
     /// Words of a call.
     pub const WORDS: usize = 34;
 
-    /// Changes a number, by its position in [`Attention::to_words`].
+    /// Changes a number, by its position in [`Attention::to_words`]; a size below 0 becomes 0.
     ///
     /// # Panics
     /// The word there is no number.
-    pub fn set_word(&mut self, at: usize, word: u64) {
+    pub fn set_number(&mut self, at: usize, value: i64) {
         let Attention { batch: [b0, b1, b2], queries, keys, depth, size, q, k, v, out, .. } = self;
         let numbers = [b0, b1, b2, queries, keys, depth, size];
         match at.checked_sub(numbers.len()) {
-            None => *numbers[at] = word,
-            Some(at) => set_layout_word([q, k, v, out], at, word),
+            None => *numbers[at] = extent_of(value),
+            Some(at) => set_layout_number([q, k, v, out], at, value),
         }
     }
 
@@ -253,8 +258,10 @@ mod tests {
         };
         assert_eq!(BatchedGemm::from_words(&gemm.to_words()), gemm);
         let mut put = BatchedGemm { b_packed: true, double: true, ..BatchedGemm::default() };
-        gemm.to_words()[..24].iter().enumerate().for_each(|(at, word)| put.set_word(at, *word));
+        gemm.to_words()[..24].iter().enumerate().for_each(|(at, word)| put.set_number(at, *word as i64));
         assert_eq!(put, gemm);
+        put.set_number(3, -5);
+        assert_eq!(put.m, 0, "a size that would be negative");
         let attention = Attention {
             batch: [2, 3, 4],
             queries: 5,
@@ -271,7 +278,7 @@ mod tests {
         };
         assert_eq!(Attention::from_words(&attention.to_words()), attention);
         let mut put = Attention { scale: attention.scale, shifted: true, ..Attention::default() };
-        attention.to_words()[..31].iter().enumerate().for_each(|(at, word)| put.set_word(at, *word));
+        attention.to_words()[..31].iter().enumerate().for_each(|(at, word)| put.set_number(at, *word as i64));
         assert_eq!(put, attention);
         for pass in ConvPass::ALL {
             for layouts in LAYOUTS {
@@ -293,7 +300,7 @@ mod tests {
                 let words = conv.to_words();
                 assert_eq!(Conv2d::from_words(&words), Some(conv));
                 let mut put = Conv2d { pass, layouts, ..Conv2d::default() };
-                words[..18].iter().enumerate().for_each(|(at, word)| put.set_word(at, *word));
+                words[..18].iter().enumerate().for_each(|(at, word)| put.set_number(at, *word as i64));
                 assert_eq!(put, conv);
                 let mut wrong = words;
                 wrong[Conv2d::WORDS - 1] = 99;

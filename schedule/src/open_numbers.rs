@@ -1,5 +1,5 @@
-//! The numbers of a plan for many shapes that depend on symbols, and where each stands: a plan that was made for one shape gets
-//! those of another in its place, and nothing else of it is touched.
+//! The numbers of a plan for many shapes that depend on symbols, and the field of each. To bind a plan to another shape, these
+//! fields are overwritten; all others keep their values.
 
 use tensorc_abi::{ContractionRef, FlowKind, KernelSignature, Plan, StepOp};
 use tensorc_ir::Extent;
@@ -150,12 +150,11 @@ fn call_numbers(op: &StepOp<Extent>) -> Vec<Extent> {
 }
 
 fn put_in_call(op: &mut StepOp, at: usize, value: i64) {
-    // A negative distance is a word like others.
     match op {
         StepOp::Launch { extent, .. } => *extent = unsigned(value),
-        StepOp::Gemm { call, .. } => call.set_word(at, value as u64),
-        StepOp::Conv { call, .. } => call.set_word(at, value as u64),
-        StepOp::Attention { call, .. } => call.set_word(at, value as u64),
+        StepOp::Gemm { call, .. } => call.set_number(at, value),
+        StepOp::Conv { call, .. } => call.set_number(at, value),
+        StepOp::Attention { call, .. } => call.set_number(at, value),
         StepOp::Flow { flow, .. } => {
             if let FlowKind::Loop(repeat) = &mut flow.kind {
                 repeat.trips = Some(unsigned(value));

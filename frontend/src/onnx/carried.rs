@@ -92,7 +92,7 @@ impl Importer<'_> {
         Ok([list.elements, list.shapes].map(|name| name.to_string()).to_vec())
     }
 
-    /// The names of values, from those of the tensors that hold them.
+    /// Defines the values that tensors hold, and returns the names of the values. `tensors` are names of tensors.
     pub(super) fn carried_results(&mut self, types: &[Carried], tensors: &[String], label: &str) -> Vec<String> {
         let (mut tensors, mut names) = (tensors.iter(), vec![]);
         for ty in types {

@@ -118,7 +118,7 @@ fn det(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
 fn dft(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
     let dtype = *w.rng.pick(&[DType::F32, DType::F64]);
     let (inverse, onesided) = (w.one_in(2), w.one_in(2));
-    // One-sided spectra are those of real numbers; ONNX Runtime has no transform of them back.
+    // A one-sided spectrum exists for real input only. ONNX Runtime has no inverse of it.
     let (inverse, parts) = if onesided { (false, 1) } else { (inverse, 1 + w.choice(2)) };
     let n = 1 + w.choice(40);
     let dims = [1 + w.choice(3), n, 1 + w.choice(3), parts];
