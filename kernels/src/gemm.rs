@@ -21,7 +21,8 @@ use crate::prologue::{Computed, table_bytes};
 const TASK_ROW_PANELS: usize = 16;
 /// Most column panels of one task.
 const TASK_COL_PANELS: usize = 8;
-/// Fewest column panels of one task, if others could have some: its thread may pack the rows for them alone.
+/// Fewest column panels of one task that packs its rows, if others could have some: its thread may pack them for these
+/// columns alone.
 const FEWEST_COL_PANELS: usize = 3;
 /// Most row panels of one task that packs its columns of B: the more, the less they cost.
 const PACKING_ROW_PANELS: usize = 24;
@@ -37,7 +38,7 @@ const STREAM_BYTES: usize = 256 * 1024;
 const MAX_CACHED_PANELS: usize = 1 << 20;
 /// Most column panels for which rows of A are multiplied where they lie: a copy that is read so few times costs
 /// more than it saves.
-const MAX_UNPACKED_PANELS: u64 = 4;
+const MAX_UNPACKED_PANELS: u64 = 64;
 /// Elements between rows that fall into the same sets of the first-level cache, where a panel of them has no room.
 const SAME_SETS: i64 = 1024;
 /// Elements over which a panel may be spread, a line of the cache for every term.
@@ -101,13 +102,15 @@ impl GemmTasks {
         };
         let flops = 2.0 * m as f64 * priced as f64 * k as f64;
         let panels = n.div_ceil(NR);
+        let left_in_place = !computed && left_in_place(call);
         let (row_blocks, col_blocks, col_unit) = if skinny {
             let units = panels.div_ceil(4);
             (EvenSplit::into(1, 1), EvenSplit::into(units, (k * n * 4 / STREAM_BYTES).min(TASKS * 2)), 4)
         } else {
             let want = tasks_worth(flops * batches as f64 / TASK_FLOPS, TASKS);
             let fewest_rows = shared_evenly(rows.parts().div_ceil(most_rows));
-            let by_cols = want.div_ceil((batches * fewest_rows).max(1)).min((panels / FEWEST_COL_PANELS).max(1));
+            let fewest_cols = if left_in_place { 1 } else { FEWEST_COL_PANELS };
+            let by_cols = want.div_ceil((batches * fewest_rows).max(1)).min((panels / fewest_cols).max(1));
             let cols = shared_evenly(panels.div_ceil(TASK_COL_PANELS)).max(by_cols);
             let parts = (batches * cols).max(1);
             let by_rows = (2 * want + parts) / (2 * parts);
@@ -126,7 +129,7 @@ impl GemmTasks {
             few_columns,
             b_packed: call.b_packed,
             in_place,
-            left_in_place: !computed && left_in_place(call),
+            left_in_place,
             computed,
             rows,
             row_blocks,
@@ -484,10 +487,16 @@ impl PackedOperands for GemmOperands<'_> {
 
     fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, _: *const f32) -> Ahead {
         let GemmTask { call, schedule, .. } = self.product;
-        // Each row panel fetches its share of the next columns, or of the first ones of the next block.
-        let (from, k) = match cols.end < rect.cols.end {
-            true => (cols.end, k.clone()),
-            false => (rect.cols.start, k.end..schedule.k.min(k.end + k.len())),
+        // Each row panel fetches its share of the columns that are multiplied next.
+        let (from, k) = if cols.end < rect.cols.end {
+            (cols.end, k.clone())
+        } else if k.end < schedule.k {
+            (rect.cols.start, k.end..schedule.k.min(k.end + k.len()))
+        } else if cols.end < schedule.n {
+            // The next task is most often of the next columns.
+            (cols.end, 0..schedule.depth.range(0).len())
+        } else {
+            return Ahead::NOTHING;
         };
         let share = |p: usize| k.start + p * k.len() / rect.panels.len();
         let (row, end) = (share(p - rect.panels.start), share(p - rect.panels.start + 1));
