@@ -38,9 +38,9 @@ impl<N: Number> MatrixLayout<N> {
 impl<N: Number> BatchedGemm<N> {
     /// The product with other numbers.
     pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> BatchedGemm<M> {
-        let BatchedGemm { batch, m, n, k, a, b, c, b_packed, double } = *self;
+        let BatchedGemm { batch, m, n, k, a, b, c, b_packed, elements } = *self;
         let ([m, n, k], batch) = (all(&[m, n, k], to), all(&batch, to));
-        BatchedGemm { batch, m, n, k, a: a.convert(to), b: b.convert(to), c: c.convert(to), b_packed, double }
+        BatchedGemm { batch, m, n, k, a: a.convert(to), b: b.convert(to), c: c.convert(to), b_packed, elements }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The numbers of calls by name and in order. Whoever prints or reads plans goes over them, and over the parts of steps
 //! ([`crate::StepOp::parts`]), with a [`Visitor`].
 
-use crate::library::{Attention, BatchedGemm, Conv2d, ImageLayout, MatrixLayout};
+use crate::library::{Attention, BatchedGemm, Conv2d, GemmElements, ImageLayout, MatrixLayout};
 use crate::number::Number;
 use crate::operand::{BufferId, Epilogue, LeftOperand};
 
@@ -83,14 +83,21 @@ impl<N: Number> BatchedGemm<N> {
     /// # Errors
     /// Those of the visitor.
     pub fn fields<F: Visitor<N>>(&mut self, f: &mut F) -> Result<(), F::Error> {
-        let BatchedGemm { batch, m, n, k, a, b, c, b_packed, double } = self;
+        let BatchedGemm { batch, m, n, k, a, b, c, b_packed, elements } = self;
         f.unsigned("batch", batch)?;
         each(f, &mut [("m", m), ("n", n), ("k", k)])?;
         a.field("a", f)?;
         b.field("b", f)?;
         c.field("c", f)?;
         f.flag("b_packed", b_packed)?;
-        f.flag("double", double)
+        let mut kinds = GemmElements::ALL.map(|kind| *elements == kind);
+        let names = ["double", "bytes", "left_signed_bytes"];
+        for (name, kind) in names.into_iter().zip(&mut kinds[1..]) {
+            f.flag(name, kind)?;
+        }
+        let last = kinds.iter().rposition(|kind| *kind).unwrap_or(0);
+        *elements = GemmElements::ALL[last];
+        Ok(())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::conv::ConvVariant;
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 10 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 11 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -480,13 +480,13 @@ pub mod flow {
 }
 
 /// Symbol names of library kernels; a program links the kernels that its model calls. A call is described by words of
-/// [`crate::BatchedGemm`] (first and last kernel: products of f32 and f64), [`crate::Attention`] (second) or [`crate::Conv2d`].
-pub const LIBRARIES: [&str; 3 + ConvVariant::ALL.len()] = {
-    let mut names = ["tc_rt_gemm"; 3 + ConvVariant::ALL.len()];
-    names[1] = "tc_rt_attention";
-    names[2 + ConvVariant::ALL.len()] = "tc_rt_gemm_f64";
+/// [`crate::BatchedGemm`] (products of f32, f64 and bytes), [`crate::Attention`] (second) or [`crate::Conv2d`].
+pub const LIBRARIES: [&str; 4 + ConvVariant::ALL.len()] = {
+    const WAYS: usize = ConvVariant::ALL.len();
+    let mut names = ["tc_rt_gemm"; 4 + WAYS];
+    (names[1], names[2 + WAYS], names[3 + WAYS]) = ("tc_rt_attention", "tc_rt_gemm_f64", "tc_rt_gemm_bytes");
     let mut i = 0;
-    while i < ConvVariant::ALL.len() {
+    while i < WAYS {
         names[2 + i] = ConvVariant::ALL[i].symbol();
         i += 1;
     }

@@ -62,7 +62,8 @@ pub use find::FindOp;
 #[cfg(feature = "plan")]
 pub use flow::{FlowKind, FlowPlan, Loop};
 pub use library::{
-    Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, ContractionRef, Conv2d, ImageLayout, MatrixLayout, Packing,
+    Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, ContractionRef, Conv2d, GemmElements, ImageLayout,
+    MatrixLayout, Packing,
 };
 pub use number::Number;
 #[cfg(feature = "plan")]

@@ -3,6 +3,7 @@
 //! All strides and offsets count elements of the operand's type, not bytes.
 
 use crate::conv::{ConvAlgorithm, ConvPass};
+use crate::dtype::DType;
 use crate::number::Number;
 
 /// Number of batch dimensions a [`BatchedGemm`] iterates over; unused ones have extent 1.
@@ -22,7 +23,7 @@ pub struct MatrixLayout<N: Number = u64> {
     pub col_stride: N::Signed,
 }
 
-/// `C[b, m, n] = Σ_k A[b, m, k] · B[b, k, n]` for every batch index `b`; of f32 or f64, other than in a call of a GPU's library
+/// `C[b, m, n] = Σ_k A[b, m, k] · B[b, k, n]` for every batch index `b`; of the types that [`GemmElements`] lists, other than in a call of a GPU's library
 /// ([`crate::vendor`]), to which the next paragraph does not apply.
 ///
 /// The sum runs over ascending k with one fused multiply-add per term inside a k block; the
@@ -47,8 +48,43 @@ pub struct BatchedGemm<N: Number = u64> {
     pub c: MatrixLayout<N>,
     /// Whether B is in the packed form, [`Packing::GemmB`].
     pub b_packed: bool,
-    /// Whether elements are f64. Then B is not packed, and A is in memory.
-    pub double: bool,
+    /// Types of the elements. Only of f32 may B be packed, and A be computed.
+    pub elements: GemmElements,
+}
+
+/// Types of the elements of a [`BatchedGemm`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GemmElements {
+    /// All are f32.
+    #[default]
+    F32,
+    /// All are f64.
+    F64,
+    /// A is of u8, B of i8 and C of i32: sums modulo 2³².
+    U8I8,
+    /// A is of i8, B of u8 and C of i32.
+    I8U8,
+}
+
+impl GemmElements {
+    /// Every kind, in the order of its number in words.
+    pub const ALL: [GemmElements; 4] =
+        [GemmElements::F32, GemmElements::F64, GemmElements::U8I8, GemmElements::I8U8];
+
+    /// Whether A and B are of bytes.
+    pub const fn is_bytes(self) -> bool {
+        matches!(self, GemmElements::U8I8 | GemmElements::I8U8)
+    }
+
+    /// Types of A, B and C.
+    pub const fn types(self) -> [DType; 3] {
+        match self {
+            GemmElements::F32 => [DType::F32; 3],
+            GemmElements::F64 => [DType::F64; 3],
+            GemmElements::U8I8 => [DType::U8, DType::I8, DType::I32],
+            GemmElements::I8U8 => [DType::I8, DType::U8, DType::I32],
+        }
+    }
 }
 
 /// Two-dimensional convolution, zero padded, or one of its gradients; of f32, other than in a call of a GPU's library:

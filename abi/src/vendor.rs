@@ -120,7 +120,7 @@ impl LibraryBatch {
     /// The calls of a product; `None` if the library does not take the operands where they lie, or it would take too many
     /// calls.
     pub fn of(call: &BatchedGemm) -> Option<LibraryBatch> {
-        let BatchedGemm { batch, m, n, k, a, b, c, b_packed, double: _ } = call;
+        let BatchedGemm { batch, m, n, k, a, b, c, b_packed, elements: _ } = call;
         let matrices = [LibraryMatrix::of(a, *m, *k)?, LibraryMatrix::of(b, *k, *n)?, LibraryMatrix::of(c, *m, *n)?];
         // Extents that libraries count in 32 bits.
         let small = [*m, *n, *k].iter().chain(batch).all(|extent| (1..=i32::MAX as u64).contains(extent));
@@ -196,7 +196,7 @@ mod tests {
             b: layout,
             c: layout,
             b_packed: false,
-            double: false,
+            elements: GemmElements::F32,
         };
         let batch = LibraryBatch::of(&call).unwrap();
         assert_eq!((batch.count, batch.strides, batch.outer), (5, [7; 3], [2, 1, 1]));

@@ -1,7 +1,7 @@
 //! Calls of library kernels as words of 64 bits, as images of compiled models hold them ([`crate::image`]).
 
 use crate::conv::ConvPass;
-use crate::library::{Attention, BatchedGemm, Conv2d, ImageLayout, MatrixLayout};
+use crate::library::{Attention, BatchedGemm, Conv2d, GemmElements, ImageLayout, MatrixLayout};
 use crate::number::Number;
 
 /// Takes words one after the other; after the last, zeros.
@@ -79,7 +79,7 @@ impl<N: Number> BatchedGemm<N> {
         put.layout(&self.a)
             .layout(&self.b)
             .layout(&self.c)
-            .known([u64::from(self.b_packed) | u64::from(self.double) << 1])
+            .known([u64::from(self.b_packed) | (self.elements as u64) << 1])
             .words
     }
 }
@@ -107,7 +107,8 @@ impl BatchedGemm {
         let (batch, [m, n, k]) = (take.words(), take.words());
         let (a, b, c) = (take.layout(), take.layout(), take.layout());
         let flags = take.word();
-        BatchedGemm { batch, m, n, k, a, b, c, b_packed: flags & 1 != 0, double: flags & 2 != 0 }
+        let elements = GemmElements::ALL[(flags >> 1) as usize % GemmElements::ALL.len()];
+        BatchedGemm { batch, m, n, k, a, b, c, b_packed: flags & 1 != 0, elements }
     }
 }
 
@@ -254,10 +255,10 @@ mod tests {
             b: layout(20),
             c: layout(-30),
             b_packed: true,
-            double: true,
+            elements: GemmElements::I8U8,
         };
         assert_eq!(BatchedGemm::from_words(&gemm.to_words()), gemm);
-        let mut put = BatchedGemm { b_packed: true, double: true, ..BatchedGemm::default() };
+        let mut put = BatchedGemm { b_packed: true, elements: GemmElements::I8U8, ..BatchedGemm::default() };
         gemm.to_words()[..24].iter().enumerate().for_each(|(at, word)| put.set_number(at, *word as i64));
         assert_eq!(put, gemm);
         put.set_number(3, -5);

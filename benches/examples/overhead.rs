@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tensorc_abi::content::Content;
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, DType, KernelFn, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
+    Arg, BatchedGemm, GemmElements, Buffer, BufferId, DType, KernelFn, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
     StorageClass, Weight,
 };
 use tensorc_runtime::profiler::{Profiler, Span, SpanName};
@@ -68,7 +68,7 @@ fn perceptron() -> Result<(Plan, Vec<WeightStorage>), Box<dyn Error>> {
             b: rows(n),
             c: rows(n),
             b_packed: true,
-            double: false,
+            elements: GemmElements::F32,
         };
         let [a, b, c] = [0, 1, 2].map(|i| BufferId(2 * layer as u32 + i));
         let op = StepOp::Gemm { call, a: a.into(), b, c, epilogue: None };

@@ -2,12 +2,12 @@
 
 use tensorc_abi::image::{LIBRARIES, scratch, slot, step};
 use tensorc_abi::{
-    BufferId, ContractionRef, Conv2d, ConvVariant, KernelId, LibraryOp, Number, Plan, Scratch, Step, StepOp,
+    BufferId, ContractionRef, Conv2d, ConvVariant, GemmElements, KernelId, LibraryOp, Number, Plan, Scratch, Step, StepOp,
     StorageClass, WorkingBytes,
 };
 use tensorc_kernels::{
     attention_scratch, attention_tasks, conv_scratch, conv_tasks, conv_variant, double_scratch, double_tasks,
-    gemm_scratch, gemm_tasks,
+    gemm_scratch, gemm_tasks, integer_scratch, integer_tasks,
 };
 
 use crate::sizes::grain;
@@ -193,7 +193,8 @@ fn arguments<N: Number>(call: &LibraryOp<'_, N>) -> u64 {
 /// The position in [`LIBRARIES`] of the kernel that computes a contraction.
 fn routine<N: Number>(contraction: ContractionRef<'_, N>, measure: &dyn Measure<N>) -> u64 {
     let name = match contraction {
-        ContractionRef::Gemm(call) if call.double => "tc_rt_gemm_f64",
+        ContractionRef::Gemm(call) if call.elements == GemmElements::F64 => "tc_rt_gemm_f64",
+        ContractionRef::Gemm(call) if call.elements.is_bytes() => "tc_rt_gemm_bytes",
         ContractionRef::Gemm(_) => "tc_rt_gemm",
         ContractionRef::Attention(_) => "tc_rt_attention",
         ContractionRef::Conv(call) => measure.variant(call).symbol(),
@@ -217,7 +218,8 @@ pub fn working_bytes(op: &StepOp) -> WorkingBytes {
     let bytes = op.library().map_or(0, |LibraryOp { contraction, epilogue, prologue }| {
         let prologue = prologue.map(|p| p.args.len());
         match contraction {
-            ContractionRef::Gemm(call) if call.double => double_scratch(call),
+            ContractionRef::Gemm(call) if call.elements == GemmElements::F64 => double_scratch(call),
+            ContractionRef::Gemm(call) if call.elements.is_bytes() => integer_scratch(call),
             ContractionRef::Gemm(call) => gemm_scratch(call, prologue),
             ContractionRef::Conv(call) => conv_scratch(call, prologue),
             ContractionRef::Attention(call) => attention_scratch(call, epilogue.map_or(0, |e| e.args.len())),
@@ -238,7 +240,8 @@ pub fn does_something(plan: &Plan, op: &StepOp) -> bool {
 
 fn tasks_of(contraction: ContractionRef<'_>) -> u64 {
     match contraction {
-        ContractionRef::Gemm(call) if call.double => double_tasks(call),
+        ContractionRef::Gemm(call) if call.elements == GemmElements::F64 => double_tasks(call),
+        ContractionRef::Gemm(call) if call.elements.is_bytes() => integer_tasks(call),
         ContractionRef::Gemm(call) => gemm_tasks(call),
         ContractionRef::Conv(call) => conv_tasks(call),
         ContractionRef::Attention(call) => attention_tasks(call),

@@ -132,7 +132,7 @@ impl SizeRun<'_> {
 #[cfg(test)]
 mod tests {
     use tensorc_abi::sizes::Sign;
-    use tensorc_abi::{BatchedGemm, MatrixLayout};
+    use tensorc_abi::{BatchedGemm, GemmElements, MatrixLayout};
     use tensorc_kernels::{gemm_scratch, gemm_tasks};
 
     use super::*;
@@ -246,7 +246,7 @@ mod tests {
         const ROWS: u32 = 3;
         let layout = |cols: i64| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: cols, col_stride: 1 };
         let [a, b, c] = [300, 200, 200].map(layout);
-        let of = |m| BatchedGemm { batch: [1; 3], m, n: 200, k: 300, a, b, c, b_packed: false, double: false };
+        let of = |m| BatchedGemm { batch: [1; 3], m, n: 200, k: 300, a, b, c, b_packed: false, elements: GemmElements::F32 };
         for (prologue, args) in [(None, 0u64), (Some(2), 2 << 32)] {
             let mut record = [0; step::WORDS];
             (record[step::KIND], record[step::CALL]) = (step::LIBRARY, (100 + CALL) as u64);

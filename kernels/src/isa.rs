@@ -45,3 +45,20 @@ impl Isa {
 pub fn isa() -> Isa {
     Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
 }
+
+/// Whether the processor multiplies bytes and adds them in i32 (AVX-512 VNNI), beside [`Isa::Avx512`].
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_byte_products() -> bool {
+    use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+    const UNKNOWN: u8 = 2;
+    const VNNI: u32 = 1 << 11;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    let known = KNOWN.load(Relaxed);
+    if known != UNKNOWN {
+        return known == 1;
+    }
+    // The leaf exists where AVX-512 does.
+    let has = avx512::get() && core::arch::x86_64::__cpuid_count(7, 0).ecx & VNNI != 0;
+    KNOWN.store(u8::from(has), Relaxed);
+    has
+}

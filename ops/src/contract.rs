@@ -8,7 +8,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// The contraction of `matmul(a, b)` for operands of rank at least 1 and conforming shapes.
-fn matmul_contraction(a: &Extents, b: &Extents, out: &Extents) -> Contraction {
+pub(crate) fn matmul_contraction(a: &Extents, b: &Extents, out: &Extents) -> Contraction {
     let k_extent = a.at(a.len() - 1);
     let (has_m, has_n) = (a.len() > 1, b.len() > 1);
     let batch = out.len() - usize::from(has_m) - usize::from(has_n);

@@ -14,6 +14,7 @@ mod adjoint;
 mod arith;
 mod attention;
 mod blocks;
+mod byte_products;
 mod cast;
 mod compare;
 mod contract;

@@ -4,8 +4,9 @@
 //! A constant of integers is brought to floats when the model is compiled, and what lies between two quantised tensors is
 //! computed in floats, so that it fuses.
 
+use crate::byte_products::{ByteOperand, byte_conv, byte_matmul};
 use crate::contract::matmul_shape;
-use crate::conv::{conv_shape, window_params};
+use crate::conv::{conv_shape, window_params, with_geometry};
 use crate::prelude::*;
 
 const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
@@ -135,8 +136,13 @@ fn dequantize() -> OpDef {
 fn dynamic() -> OpDef {
     let compute = formulas(|g, _| {
         let x = g.operand(0);
-        let axes: Vec<usize> = (0..x.dims()?.len()).collect();
-        let extreme = |op: &str, with: &str| x.reduce(op, &axes).reshape([]).with_number(with, 0.0);
+        // Rows first, which threads share.
+        let rank = x.dims()?.len();
+        let stages = [rank.saturating_sub(1)..rank, 0..rank.saturating_sub(1)];
+        let extreme = |op: &str, with: &str| {
+            let axes = stages.iter().map(|axes| axes.clone().collect::<Vec<_>>()).filter(|axes| !axes.is_empty());
+            axes.fold(x, |x, axes| x.reduce(op, &axes)).reshape([]).with_number(with, 0.0)
+        };
         let (least, greatest) = (extreme("reduce_min", "min"), extreme("reduce_max", "max"));
         // A tensor of zeros has no range: any scale does.
         let scale = least.map_with(&[greatest], |_, a| {
@@ -175,8 +181,7 @@ fn shaped_by<'g>(x: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<Tens
 /// An operand less its zero point, as i32. `vector` shapes a zero point for each row, column or filter.
 fn centred<'g>(g: GraphScope<'g>, [x, zero]: [usize; 2], vector: impl Fn(u64) -> Vec<u64>) -> Result<Tensor<'g>> {
     let x = g.operand(x).cast(DType::I32);
-    let zero = g.maybe(zero).map(|zero| shaped_by(zero, vector)).transpose()?;
-    Ok(zero.map_or(x, |zero| x - zero.cast(DType::I32)))
+    Ok(zero_point(g, zero, vector)?.map_or(x, |zero| x - zero))
 }
 
 /// Operands of a product, and where their zero points are.
@@ -185,13 +190,32 @@ struct Factors {
     b: [usize; 2],
 }
 
-fn integer_matmul<'g>(g: GraphScope<'g>, at: &Factors) -> Result<Tensor<'g>> {
-    let l = centred(g, at.a, |rows| vec![rows, 1])?;
-    Ok(l.call("matmul", &[centred(g, at.b, |columns| vec![columns])?]))
+fn integer_matmul<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, at: &Factors) -> Result<Tensor<'g>> {
+    let rows = |rows| vec![rows, 1];
+    let columns = |columns| vec![columns];
+    let (a, b) = (g.operand(at.a[0]), g.operand(at.b[0]));
+    if a.dims()?.len() < 2 || b.dims()?.len() < 2 {
+        return Ok(centred(g, at.a, rows)?.call("matmul", &[centred(g, at.b, columns)?]));
+    }
+    let a = ByteOperand { x: a, zero: zero_point(g, at.a[1], rows)? };
+    let b = ByteOperand { x: b, zero: zero_point(g, at.b[1], columns)? };
+    byte_matmul(a, b, &cx.outputs[0].dims)
+}
+
+/// A zero point as i32, if there is one. `vector` shapes one for each row or column.
+fn zero_point<'g>(g: GraphScope<'g>, at: usize, vector: impl Fn(u64) -> Vec<u64>) -> Result<Option<Tensor<'g>>> {
+    let zero = g.maybe(at).map(|zero| shaped_by(zero, vector)).transpose()?;
+    Ok(zero.map(|zero| zero.cast(DType::I32)))
 }
 
 fn integer_conv<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, at: &Factors) -> Result<Tensor<'g>> {
-    let rank = g.operand(at.b[0]).dims()?.len();
+    let (image, filters) = (g.operand(at.a[0]), g.operand(at.b[0]));
+    let rank = filters.dims()?.len();
+    let x = ByteOperand { x: image, zero: zero_point(g, at.a[1], |n| vec![n])? };
+    let w = ByteOperand { x: filters, zero: zero_point(g, at.b[1], |n| vec![n])? };
+    if let Some(y) = with_geometry(g, cx, [image, filters], |geometry| byte_conv(x, w, geometry))? {
+        return Ok(y);
+    }
     let x = centred(g, at.a, |n| vec![n])?;
     let w = centred(g, at.b, |filters| [&[filters], &vec![1; rank - 1][..]].concat())?;
     let params = ["auto_pad", "kernel_shape", "strides", "dilations", "pads", "group"].into_iter();
@@ -217,7 +241,7 @@ fn requantised<'g>(sum: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<
 
 fn matmul_integer() -> OpDef {
     let at = Factors { a: [0, 2], b: [1, 3] };
-    let compute = formula(move |g, _| integer_matmul(g, &at));
+    let compute = formula(move |g, cx| integer_matmul(g, cx, &at));
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I32)?;
         matmul_shape(cx, [0, 1])
@@ -232,7 +256,7 @@ fn matmul_integer() -> OpDef {
 
 fn qlinear_matmul() -> OpDef {
     let at = Factors { a: [0, 2], b: [3, 5] };
-    let compute = formula(move |g, _| requantised(integer_matmul(g, &at)?, |columns| vec![columns]));
+    let compute = formula(move |g, cx| requantised(integer_matmul(g, cx, &at)?, |columns| vec![columns]));
     let infer = rule(|cx| {
         quantised_type(cx, 7, None)?;
         matmul_shape(cx, [0, 3])

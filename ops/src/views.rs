@@ -167,7 +167,9 @@ impl Build for Builder<'_> {
     }
 
     fn contract(&mut self, lhs: Value, rhs: Value, contraction: Contraction) -> Result<Value> {
-        let dtype = self.ty(lhs)?.dtype;
+        // Only bytes of two kinds meet, and their products are added in i32.
+        let (left, right) = (self.ty(lhs)?.dtype, self.ty(rhs)?.dtype);
+        let dtype = if left == right { left } else { DType::I32 };
         let dims = contraction.extents.range(..contraction.out_rank);
         Ok(self.prim(Prim::Contract(Arc::new(contraction)), &[lhs, rhs], &[DenseType::new(dtype, &dims)])?[0])
     }

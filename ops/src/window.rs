@@ -81,6 +81,12 @@ impl SpatialWindow {
         Ok(SpatialWindow { kernel, strides, dilations, before, after, auto, ceil })
     }
 
+    /// Whether windows may reach beyond the data.
+    pub fn may_pad(&self) -> bool {
+        let explicit = self.before.iter().chain(&self.after).any(|pad| *pad != 0);
+        explicit || self.ceil || matches!(self.auto, AutoPad::SameUpper | AutoPad::SameLower)
+    }
+
     /// Extent the dilated kernel covers along a spatial axis.
     pub fn span(&self, axis: usize) -> i64 {
         (self.kernel[axis] as i64 - 1) * self.dilations[axis] + 1

@@ -173,7 +173,7 @@ fn unsigned(value: i64) -> u64 {
 mod tests {
     use tensorc_abi::library::MatrixLayout;
     use tensorc_abi::{
-        Attention, BatchedGemm, Buffer, BufferId, Conv2d, DType, FlowPlan, KernelId, LeftOperand, Loop, Parameter,
+        Attention, BatchedGemm, Buffer, BufferId, Conv2d, DType, FlowPlan, GemmElements, KernelId, LeftOperand, Loop, Parameter,
         Step, StorageClass, SubBuffer,
     };
     use tensorc_ir::extent::{Symbol, Trace};
@@ -215,7 +215,7 @@ mod tests {
         let (a, b, c) = (LeftOperand::Buffer(BufferId(0)), BufferId(1), BufferId(2));
         let [m, n, k] = numbers.all();
         let (batch, [x, y, z]) = (numbers.all(), [(); 3].map(|()| numbers.layout()));
-        let gemm = BatchedGemm { batch, m, n, k, a: x, b: y, c: z, b_packed: true, double: false };
+        let gemm = BatchedGemm { batch, m, n, k, a: x, b: y, c: z, b_packed: true, elements: GemmElements::F32 };
         let [batch, groups, in_channels, out_channels] = numbers.all();
         let mut conv = Conv2d { batch, groups, in_channels, out_channels, ..Conv2d::default() };
         [conv.input, conv.output, conv.kernel, conv.strides] = [(); 4].map(|()| numbers.all());

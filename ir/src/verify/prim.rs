@@ -193,7 +193,10 @@ fn in_bounds(map: &[Index], operand: &DenseType, space: &[u64]) -> Result<(), St
 }
 
 fn contract(c: &Contraction, lhs: &DenseType, rhs: &DenseType, output: &DenseType) -> Result<(), String> {
-    if lhs.dtype != rhs.dtype || lhs.dtype == DType::Bool || lhs.dtype.is_float() != output.dtype.is_float() {
+    // Integers of other types than the result's are widened.
+    let alike = lhs.dtype == rhs.dtype || lhs.dtype.is_int() && rhs.dtype.is_int();
+    let has_bool = [lhs, rhs].iter().any(|t| t.dtype == DType::Bool);
+    if !alike || has_bool || lhs.dtype.is_float() != output.dtype.is_float() {
         return Err(format!("element types of {lhs}, {rhs} and {output} do not fit"));
     }
     if c.out_rank > c.extents.len() || output.dims != c.extents[..c.out_rank] {

@@ -13,6 +13,7 @@ mod avx512_blocked;
 #[cfg(target_arch = "x86_64")]
 mod avx512_data;
 mod double;
+mod integer;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod narrow;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -31,6 +32,7 @@ use crate::isa::Isa;
 
 pub(crate) use attention::{Dots, Scores};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
+pub(crate) use integer::{GROUP_BYTES, INTEGER_COLS, IntegerPanel, IntegerTile, TERMS};
 
 /// Most rows of one packed panel of the left operand.
 pub(crate) const MR: usize = 12;
@@ -375,6 +377,10 @@ kernels! {
     tile(Tile) = avx512::tile, avx2::tile, neon::tile, portable::tile;
     double_tile(DoubleTile) =
         double::avx512::double_tile, double::avx2::double_tile, double::neon::double_tile, double::portable::double_tile;
+    integer_tile(IntegerTile) =
+        integer::avx512::integer_tile, integer::avx2::integer_tile, integer::portable::integer_tile, integer::portable::integer_tile;
+    integer_panel(IntegerPanel) =
+        integer::avx2::integer_panel, integer::avx2::integer_panel, integer::portable::integer_panel, integer::portable::integer_panel;
     skinny(Skinny) = avx512::skinny, avx2::skinny, neon::skinny, portable::skinny;
     panel(Panel) = avx512_data::panel, avx2::panel, neon::panel, portable::panel;
     fetch(InputWindow<'_>) = avx512_data::fetch, avx2::fetch, portable::fetch, portable::fetch;

@@ -1,11 +1,11 @@
 //! Products of f64 against the documented chain of multiply-adds, equal bits, for every ISA level, layout and division into tasks.
 
 use crate::support::{Counter, Random, cuts, isa_levels, rounds, scratch};
-use tensorc_abi::{BatchedGemm, MatrixLayout};
+use tensorc_abi::{BatchedGemm, GemmElements, MatrixLayout};
 use tensorc_kernels::{double_run_with, double_scratch, double_tasks};
 
 /// A layout of a batch of `rows × cols` matrices, by rows or by columns, with gaps, and the elements it spans.
-fn layout(random: &mut Random, batch: [u64; 3], [rows, cols]: [u64; 2], is_result: bool) -> (MatrixLayout, usize) {
+pub(crate) fn layout(random: &mut Random, batch: [u64; 3], [rows, cols]: [u64; 2], is_result: bool) -> (MatrixLayout, usize) {
     let gap = random.pick(&[0, 3]);
     let step = if is_result { 1 } else { random.pick(&[1, 1, 2]) };
     let by_rows = is_result || random.below(3) > 0;
@@ -18,7 +18,7 @@ fn layout(random: &mut Random, batch: [u64; 3], [rows, cols]: [u64; 2], is_resul
     (MatrixLayout { offset: 2, batch_strides, row_stride, col_stride }, (2 + size * b[0] * b[1] * b[2]) as usize)
 }
 
-fn at(layout: &MatrixLayout, batch: [u64; 3], row: u64, col: u64) -> usize {
+pub(crate) fn at(layout: &MatrixLayout, batch: [u64; 3], row: u64, col: u64) -> usize {
     let b: i64 = batch.iter().zip(&layout.batch_strides).map(|(&b, &s)| b as i64 * s).sum();
     (layout.offset + b + row as i64 * layout.row_stride + col as i64 * layout.col_stride) as usize
 }
@@ -37,7 +37,7 @@ fn products_of_f64_are_chains_of_fused_multiply_adds() {
         let (a, a_len) = layout(&mut random, batch, [m, k], false);
         let (b, b_len) = layout(&mut random, batch, [k, n], false);
         let (c, c_len) = layout(&mut random, batch, [m, n], true);
-        let call = BatchedGemm { batch, m, n, k, a, b, c, b_packed: false, double: true };
+        let call = BatchedGemm { batch, m, n, k, a, b, c, b_packed: false, elements: GemmElements::F64 };
         let mut numbers = |len: usize| -> Vec<f64> { random.fill(len).iter().map(|x| f64::from(*x) / 3.0).collect() };
         let (left, right, before) = (numbers(a_len), numbers(b_len), numbers(c_len));
         let mut expected = before.clone();

@@ -2,7 +2,7 @@
 //! sums (error bound), for every ISA level, layout and division into tasks.
 
 use crate::support::{self, Counter, Random, Supply, assert_same_bits, cuts, isa_levels, scratch};
-use tensorc_abi::{BatchedGemm, MatrixLayout, Packing};
+use tensorc_abi::{BatchedGemm, GemmElements, MatrixLayout, Packing};
 use tensorc_kernels::{Isa, gemm_run_with, gemm_scratch, gemm_tasks};
 
 /// How an operand lies in memory.
@@ -121,7 +121,7 @@ fn check(random: &mut Random, case: &Case) {
         b.batch_strides = [0; 3];
     }
     let (c, c_len) = layout(if case.gapped_c { Kind::Gapped } else { Kind::Rows }, case.batch, m, n);
-    let call = BatchedGemm { batch: case.batch, m, n, k, a, b, c, b_packed: case.packed, double: false };
+    let call = BatchedGemm { batch: case.batch, m, n, k, a, b, c, b_packed: case.packed, elements: GemmElements::F32 };
     let (a, b, c) = (random.fill(a_len), random.fill(b_len), random.fill(c_len));
     let expected = model(&call, &a, &b, &c);
     let tasks = gemm_tasks(&call);
@@ -231,7 +231,7 @@ fn broadcast_and_transposed_batches() {
     let b = MatrixLayout { offset: 0, batch_strides: [0, 24, 0], row_stride: 1, col_stride: 72 };
     let c = MatrixLayout { offset: 0, batch_strides: [1200, 400, 0], row_stride: 20, col_stride: 1 };
     let call =
-        BatchedGemm { batch: [2, heads, 1], m: rows, n: rows, k: width, a, b, c, b_packed: false, double: false };
+        BatchedGemm { batch: [2, heads, 1], m: rows, n: rows, k: width, a, b, c, b_packed: false, elements: GemmElements::F32 };
     let (a, b, c) = (random.fill(1440), random.fill(1440), random.fill(2400));
     let expected = model(&call, &a, &b, &c);
     for isa in isa_levels() {

@@ -6,6 +6,7 @@ mod attention;
 mod conv;
 mod copy;
 mod double;
+mod integer;
 mod find;
 mod gemm;
 mod generate;

@@ -74,14 +74,37 @@ pub fn add_bias<'g>(y: Tensor<'g>, bias: Option<Tensor<'g>>) -> Result<Tensor<'g
     Ok(y.map_with(&[bias.reshape(&dims)], |_, a| &a[0] + &a[1]))
 }
 
-fn conv_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
-    let [x, w] = g.operands();
+/// Where a convolution reads.
+pub(crate) struct ConvGeometry<'a> {
+    pub groups: u64,
+    /// The spatial extents of the result.
+    pub spatial: Extents,
+    /// Whether there are positions outside of the image.
+    pub padded: bool,
+    pub position: Positions<'a>,
+}
+
+/// Calls `f` with where a node with the parameters of a convolution reads of `x`, with filters of so many axes.
+pub(crate) fn with_geometry<'g, T>(
+    g: GraphScope<'g>,
+    cx: &NodeCtx<'_>,
+    [x, w]: [Tensor<'g>; 2],
+    f: impl FnOnce(&ConvGeometry<'_>) -> Result<T>,
+) -> Result<T> {
     let (xd, wd) = (x.dims()?, w.dims()?);
     let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(&g)?;
-    let groups = groups(cx.params).or_fail(&g)?;
     let position = |axis: usize, o: &Index, k: &Index| window.position(axis, xd.at(2 + axis), o, k);
-    let spatial = cx.outputs[0].dims.range(2..);
-    add_bias(Convolution { x, w, groups, spatial, position: &position }.result()?, g.maybe(2))
+    let (groups, spatial) = (groups(cx.params).or_fail(&g)?, cx.outputs[0].dims.range(2..));
+    f(&ConvGeometry { groups, spatial, padded: window.may_pad(), position: &position })
+}
+
+fn conv_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let [x, w] = g.operands();
+    let result = with_geometry(g, cx, [x, w], |geometry| {
+        let ConvGeometry { groups, ref spatial, position, .. } = *geometry;
+        Convolution { x, w, groups, spatial: spatial.clone(), position }.result()
+    });
+    add_bias(result?, g.maybe(2))
 }
 
 /// Axes of the data and of the weight.

@@ -123,7 +123,7 @@ fn eval_view(view: &View, input: &TensorData, output: &DenseType) -> Option<Tens
 }
 
 /// A result in memory for constants; `None` if there is none.
-fn filled(ty: &DenseType, fill: impl FnOnce(&mut [u8])) -> Option<TensorData> {
+pub(super) fn filled(ty: &DenseType, fill: impl FnOnce(&mut [u8])) -> Option<TensorData> {
     try_filled(ty, |memory| {
         fill(memory);
         Ok(())

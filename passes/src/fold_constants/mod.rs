@@ -1,5 +1,6 @@
-//! Constant folding of primitives, under a byte and work allowance. `fast` has what whole weights go through.
+//! Constant folding of primitives, under a byte and work allowance. `fast` and `bytes` have what whole weights go through.
 
+mod bytes;
 mod fast;
 
 use tensorc_ir::diag::{Diagnostic, Result};
@@ -63,7 +64,7 @@ pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Res
 }
 
 fn evaluated(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType], cx: &PassCx<'_>) -> Result<Vec<TensorData>> {
-    if let Some(data) = fast::eval(prim, inputs, outputs, cx.threads) {
+    if let Some(data) = fast::eval(prim, inputs, outputs, cx.threads).or_else(|| bytes::eval(prim, inputs, outputs)) {
         return Ok(vec![data]);
     }
     // What could not be read is no work for the interpreter.
@@ -80,7 +81,11 @@ pub(crate) fn folds(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType], 
         return false;
     }
     let fits = bytes(outputs) <= bytes(inputs).saturating_add(options.fold_bytes);
-    !opaque && fits && (work(prim, inputs, outputs) <= MAX_INTERPRETER_STEPS || fast::is_fast(prim, inputs, outputs))
+    !opaque && fits && (work(prim, inputs, outputs) <= MAX_INTERPRETER_STEPS || is_fast(prim, inputs, outputs))
+}
+
+fn is_fast(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]) -> bool {
+    fast::is_fast(prim, inputs, outputs) || bytes::is_fast(prim, inputs, outputs)
 }
 
 /// About how many scalar steps the interpreter takes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::*;
 use bytes::Bytes;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, ImageLayout, KernelFn, MatrixLayout, Packing, Plan,
+    BatchedGemm, GemmElements, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, ImageLayout, KernelFn, MatrixLayout, Packing, Plan,
     StepOp, StorageClass,
 };
 use tensorc_runtime::plan::{InvalidPlan, LoadError, PlanEdge, PlanError};
@@ -348,7 +348,7 @@ fn dense(m: u64, k: u64, packed: bool, big: bool) -> Plan {
         b: layout(n),
         c: layout(n),
         b_packed: packed,
-        double: false,
+        elements: GemmElements::F32,
     };
     let epilogue = epilogue(BIAS_RELU, &[write(y), read(bias)]);
     step(&mut plan, "dense", StepOp::Gemm { call, a: x.into(), b: w, c: y, epilogue }, big);

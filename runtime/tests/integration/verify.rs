@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, ImageLayout, KernelId, LeftOperand, MatrixLayout,
+    BatchedGemm, GemmElements, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, ImageLayout, KernelId, LeftOperand, MatrixLayout,
     Packing, Plan, Prologue, Scratch, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
 };
 use tensorc_runtime::plan::{PlanEdge, PlanError, PlanReport};
@@ -143,7 +143,7 @@ fn product() -> Plan {
         b: row_major(4, 5),
         c: row_major(3, 5),
         b_packed: false,
-        double: false,
+        elements: GemmElements::F32,
     };
     step(&mut plan, "dot", StepOp::Gemm { call, a: a.into(), b, c, epilogue: None }, false);
     plan
@@ -236,12 +236,12 @@ fn products_need_one_float_type_and_matching_layouts() {
         error,
         PlanError::OperandType { step: "dot".into(), buffer: "b".into(), dtype: DType::I32, expected: DType::F32 }
     );
-    let error = broken_product(|_, call| call.double = true);
+    let error = broken_product(|_, call| call.elements = GemmElements::F64);
     let (dtype, expected) = (DType::F32, DType::F64);
     assert_eq!(error, PlanError::OperandType { step: "dot".into(), buffer: "a".into(), dtype, expected });
     let error = broken_product(|plan, call| {
         plan.buffers.iter_mut().for_each(|buffer| buffer.dtype = DType::F64);
-        (call.double, call.b_packed) = (true, true);
+        (call.elements, call.b_packed) = (GemmElements::F64, true);
     });
     assert!(matches!(error, PlanError::Parameters { .. }), "{error}");
     let packing = PlanError::Packing { step: "dot".into(), buffer: "b".into() };
@@ -443,7 +443,7 @@ fn library_calls_keep_to_the_runs_of_parts() {
         let plain = MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: 4, col_stride: 1 };
         let c = MatrixLayout { row_stride: 8, ..plain };
         let call =
-            BatchedGemm { batch: [1; 3], m: 4, n: 4, k: 4, a: plain, b: plain, c, b_packed: false, double: false };
+            BatchedGemm { batch: [1; 3], m: 4, n: 4, k: 4, a: plain, b: plain, c, b_packed: false, elements: GemmElements::F32 };
         step(&mut plan, "gemm", StepOp::Gemm { call, a: a.into(), b, c: part, epilogue: None }, false);
     }
     verify(&plan).unwrap();

@@ -1,7 +1,7 @@
 //! What the plan checker says of calls of kernels, of plans without offsets and of working memory.
 
 use crate::common::*;
-use tensorc_abi::{BatchedGemm, DType, KernelSignature, MatrixLayout, Parameter, Plan, Scratch, StepOp, StorageClass};
+use tensorc_abi::{BatchedGemm, GemmElements, DType, KernelSignature, MatrixLayout, Parameter, Plan, Scratch, StepOp, StorageClass};
 use tensorc_runtime::plan::{InvalidPlan, PlanError, verify, verify_kernels, verify_unplaced};
 
 const N: u64 = 100;
@@ -119,6 +119,6 @@ fn matrices_side_by_side() -> BatchedGemm {
         b: matrix(80),
         c: matrix(80),
         b_packed: false,
-        double: false,
+        elements: GemmElements::F32,
     }
 }

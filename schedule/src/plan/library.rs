@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensorc_abi::{
-    Arg, BufferId, ConvAlgorithm, ConvPass, Convert, Epilogue, LeftOperand, MatrixLayout, Packing, Prologue, StepOp,
+    Arg, BufferId, ConvAlgorithm, ConvPass, Convert, Epilogue, GemmElements, LeftOperand, MatrixLayout, Packing, Prologue, StepOp,
 };
 use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
@@ -62,7 +62,7 @@ impl<'a> Lowering<'a, '_> {
                 let mut call = gemm.call;
                 let shared = call.b.batch_strides == [Extent::ZERO; 3];
                 let b = match constant(b) {
-                    Some(data) if shared && !call.double => {
+                    Some(data) if shared && call.elements == GemmElements::F32 => {
                         call.b_packed = true;
                         let [k, n] = [call.k, call.n].map(|n| Fixed.number(n));
                         let MatrixLayout { offset, row_stride, col_stride, .. } = call.b.convert(&Fixed);

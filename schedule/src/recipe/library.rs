@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tensorc_abi::{Conv2d, ConvPass};
+use tensorc_abi::{Conv2d, ConvPass, GemmElements};
 use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
@@ -66,7 +66,7 @@ pub fn library_form(body: &Graph) -> Result<Option<Library>> {
         }
         LibraryCall::Gemm(gemm) => {
             let (a, b) = if gemm.swapped { (r, l) } else { (l, r) };
-            let computed = a.is_none() && gemm.call.double;
+            let computed = a.is_none() && gemm.call.elements != GemmElements::F32;
             Some(Library::Gemm { gemm, a, b: b? }).filter(|_| !computed)
         }
     }))

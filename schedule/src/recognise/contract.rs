@@ -6,7 +6,7 @@ mod gradient;
 mod image;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, DType, ImageLayout, MatrixLayout};
+use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, DType, GemmElements, ImageLayout, MatrixLayout};
 
 use tensorc_ir::extent::Axes;
 use tensorc_ir::index::{Index, linearize};
@@ -108,16 +108,16 @@ struct ContractionAxis {
     c: Extent,
 }
 
-/// The contraction as a batched matrix product of f32 or f64, if its accesses are strided and in bounds.
+/// The contraction as a batched matrix product of the library, if its accesses are strided and in bounds.
 ///
 /// `out_strides` gives the distance in the result of a step along each of the first
 /// `contraction.out_rank` axes; row-major if `None`.
 fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[Extent]>) -> Option<Gemm> {
-    let mut gemm = match (lhs.dtype, rhs.dtype) {
-        (DType::F32, DType::F32) | (DType::F64, DType::F64) => as_product(c, lhs, rhs, out_strides)?,
-        _ => return None,
-    };
-    gemm.call.double = lhs.dtype == DType::F64;
+    let elements = |l, r| GemmElements::ALL.into_iter().find(|kind| kind.types()[..2] == [l, r]);
+    elements(lhs.dtype, rhs.dtype)?;
+    let mut gemm = as_product(c, lhs, rhs, out_strides)?;
+    let (l, r) = if gemm.swapped { (rhs, lhs) } else { (lhs, rhs) };
+    gemm.call.elements = elements(l.dtype, r.dtype)?;
     Some(gemm)
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn as_product(
         b: layout(bo, fb, &k, &cols),
         c: c_layout,
         b_packed: false,
-        double: false,
+        elements: GemmElements::F32,
     };
     let ids = |axis: Option<ContractionAxis>| axis.map_or(vec![], |x| x.ids);
     let depth_axes = ids(k);

@@ -1,8 +1,8 @@
 //! Random plans that obey the structural rules; their memory is not laid out sensibly.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Epilogue, ImageLayout, KernelId,
-    LeftOperand, MatrixLayout, Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Epilogue, GemmElements, ImageLayout,
+    KernelId, LeftOperand, MatrixLayout, Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass, Weight,
 };
 use tensorc_ir::Rng;
 
@@ -87,7 +87,7 @@ fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
                 b: layout,
                 c: layout,
                 b_packed: packed,
-                double: false,
+                elements: GemmElements::F32,
             };
             StepOp::Gemm { call, a: left, b: BufferId(packed.into()), c: to, epilogue }
         }

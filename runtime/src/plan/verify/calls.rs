@@ -2,7 +2,7 @@
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Epilogue, LeftOperand, MatrixLayout, Packing, Plan,
+    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Epilogue, GemmElements, LeftOperand, MatrixLayout, Packing, Plan,
     Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
 };
 
@@ -21,8 +21,9 @@ pub(super) fn check((plan, outermost): (&Plan, &Plan), step: &Step) -> Result<()
             args.iter().try_for_each(|arg| step.check_plain(arg.buffer))
         }
         StepOp::Gemm { call, a, b, c, epilogue } => {
-            let dtype = if call.double { DType::F64 } else { DType::F32 };
-            step.check_operands(dtype, a.buffer().into_iter().chain([*b]), *c)?;
+            let [left, right, result] = call.elements.types();
+            let operands = a.buffer().map(|a| (left, a)).into_iter().chain([(right, *b)]);
+            step.check_operand_types(operands, (result, *c))?;
             step.check_epilogue(*c, epilogue.as_ref())?;
             step.check_left(a, *c)?;
             step.check_gemm(call, (a, *b, *c))
@@ -181,7 +182,16 @@ impl CheckedStep<'_> {
         operands: impl IntoIterator<Item = BufferId>,
         result: BufferId,
     ) -> Result<(), PlanError> {
-        let of_type = |id: BufferId| {
+        self.check_operand_types(operands.into_iter().map(|id| (expected, id)), (expected, result))
+    }
+
+    /// As [`CheckedStep::check_operands`], each of its type.
+    fn check_operand_types(
+        &self,
+        operands: impl IntoIterator<Item = (DType, BufferId)>,
+        (expected, result): (DType, BufferId),
+    ) -> Result<(), PlanError> {
+        let of_type = |expected: DType, id: BufferId| {
             let buffer = self.plan.buffer(id);
             if buffer.dtype != expected {
                 let (step, buffer, dtype) = (self.name(), buffer.name.clone(), buffer.dtype);
@@ -190,11 +200,11 @@ impl CheckedStep<'_> {
             Ok(())
         };
         let mut is_operand = false;
-        for id in operands {
-            of_type(id)?;
+        for (expected, id) in operands {
+            of_type(expected, id)?;
             is_operand |= id == result;
         }
-        of_type(result)?;
+        of_type(expected, result)?;
         if is_operand { Err(self.in_place(result)) } else { Ok(()) }
     }
 
@@ -248,8 +258,8 @@ impl CheckedStep<'_> {
         if call.c.col_stride != 1 {
             return Err(self.parameters("the rows of its result are not contiguous"));
         }
-        if call.double && (call.b_packed || a.prologue().is_some()) {
-            return Err(self.parameters("a product of f64 has an operand that is packed or computed"));
+        if call.elements != GemmElements::F32 && (call.b_packed || a.prologue().is_some()) {
+            return Err(self.parameters("a product of other elements than f32 has an operand that is packed or computed"));
         }
         let inside = |id: BufferId, layout: &MatrixLayout, rows: u64, cols: u64| {
             self.check_matrix(id, layout.offset, &axes(layout, &call.batch, rows, cols))

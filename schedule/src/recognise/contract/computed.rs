@@ -1,6 +1,6 @@
 //! Which operand of a library contraction may be computed where it is read, and how much of it is computed again.
 
-use tensorc_abi::{BatchedGemm, Conv2d};
+use tensorc_abi::{BatchedGemm, Conv2d, GemmElements};
 use tensorc_ir::extent::Example;
 use tensorc_ir::prim::Contraction;
 use tensorc_ir::{DenseType, Extent};
@@ -29,10 +29,10 @@ pub fn computed_operand(
         LibraryCall::Conv(conv) => return (conv.takes_computed() && constant).then_some(0),
         LibraryCall::Gemm(gemm) => gemm,
     };
-    let BatchedGemm { a, batch, m, k, double, .. } = gemm.call;
+    let BatchedGemm { a, batch, m, k, elements, .. } = gemm.call;
     let once = |(extent, stride): (&Extent, &Extent)| *extent == 1 || *stride != 0;
     let rows = batch.iter().zip(&a.batch_strides).all(once) && once((&m, &a.row_stride));
-    (rows && !double && (k == 1 || a.col_stride == 1) && k <= MAX_TERMS).then_some(usize::from(gemm.swapped))
+    (rows && elements == GemmElements::F32 && (k == 1 || a.col_stride == 1) && k <= MAX_TERMS).then_some(usize::from(gemm.swapped))
 }
 
 /// How many elements of an operand that is computed the library computes, about, of `len` there are, in the example.
