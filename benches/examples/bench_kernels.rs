@@ -5,7 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{BatchedGemm, GemmElements, CHANNEL_BLOCK, Conv2d, ConvAlgorithm, ConvPass, ImageLayout, MatrixLayout, Packing};
+use tensorc_abi::{
+    BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvAlgorithm, ConvPass, GemmElements, ImageLayout, MatrixLayout, Packing,
+};
 use tensorc_kernels::{
     Isa, conv_run_with, conv_scratch, conv_tasks, gemm_run_with, gemm_scratch, gemm_tasks, isa, pack, packed_len,
 };
@@ -137,8 +139,17 @@ impl Report {
         if form == 'g' {
             (a.row_stride, a.col_stride) = (1, m as i64);
         }
-        let call =
-            BatchedGemm { batch: [1, 1, batch], m, n, k, a, b, c: layout(m, n), b_packed: form == 'p', elements: GemmElements::F32 };
+        let call = BatchedGemm {
+            batch: [1, 1, batch],
+            m,
+            n,
+            k,
+            a,
+            b,
+            c: layout(m, n),
+            b_packed: form == 'p',
+            elements: GemmElements::F32,
+        };
         let a = numbers((batch * m * k) as usize);
         let mut b = numbers((batch * k * n) as usize);
         let c = vec![0.0f32; (batch * m * n) as usize];

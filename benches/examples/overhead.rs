@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use tensorc_abi::content::Content;
 use tensorc_abi::{
-    Arg, BatchedGemm, GemmElements, Buffer, BufferId, DType, KernelFn, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
-    StorageClass, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, DType, GemmElements, KernelFn, KernelId, MatrixLayout, Packing, Plan, Step,
+    StepOp, StorageClass, Weight,
 };
 use tensorc_runtime::profiler::{Profiler, Span, SpanName};
 use tensorc_runtime::{

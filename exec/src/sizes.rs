@@ -246,7 +246,8 @@ mod tests {
         const ROWS: u32 = 3;
         let layout = |cols: i64| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: cols, col_stride: 1 };
         let [a, b, c] = [300, 200, 200].map(layout);
-        let of = |m| BatchedGemm { batch: [1; 3], m, n: 200, k: 300, a, b, c, b_packed: false, elements: GemmElements::F32 };
+        let of =
+            |m| BatchedGemm { batch: [1; 3], m, n: 200, k: 300, a, b, c, b_packed: false, elements: GemmElements::F32 };
         for (prologue, args) in [(None, 0u64), (Some(2), 2 << 32)] {
             let mut record = [0; step::WORDS];
             (record[step::KIND], record[step::CALL]) = (step::LIBRARY, (100 + CALL) as u64);

@@ -173,8 +173,8 @@ fn unsigned(value: i64) -> u64 {
 mod tests {
     use tensorc_abi::library::MatrixLayout;
     use tensorc_abi::{
-        Attention, BatchedGemm, Buffer, BufferId, Conv2d, DType, FlowPlan, GemmElements, KernelId, LeftOperand, Loop, Parameter,
-        Step, StorageClass, SubBuffer,
+        Attention, BatchedGemm, Buffer, BufferId, Conv2d, DType, FlowPlan, GemmElements, KernelId, LeftOperand, Loop,
+        Parameter, Step, StorageClass, SubBuffer,
     };
     use tensorc_ir::extent::{Symbol, Trace};
 

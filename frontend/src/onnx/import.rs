@@ -208,6 +208,7 @@ impl Importer<'_> {
     /// Imports the nodes of one graph; `outputs` must be among the values then known.
     pub(super) fn nodes(&mut self, nodes: Vec<ScopedNode>, outputs: &[ValueInfoProto]) -> Result<(), OnnxError> {
         self.files.budget.take_nodes(nodes.len() as u64)?;
+        let nodes = self.with_quantised_groups(nodes, outputs)?;
         let available = |name: &str| {
             let known = self.values.contains_key(name) || self.stored.contains_key(name);
             known || self.outer.iter().any(|scope| scope.has(name))

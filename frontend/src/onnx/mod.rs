@@ -30,6 +30,7 @@ mod meaning;
 mod order;
 mod packed;
 pub mod proto;
+mod quantised;
 mod scope;
 mod skeleton;
 pub mod tensor;

@@ -5,7 +5,12 @@ use tensorc_abi::{BatchedGemm, GemmElements, MatrixLayout};
 use tensorc_kernels::{double_run_with, double_scratch, double_tasks};
 
 /// A layout of a batch of `rows × cols` matrices, by rows or by columns, with gaps, and the elements it spans.
-pub(crate) fn layout(random: &mut Random, batch: [u64; 3], [rows, cols]: [u64; 2], is_result: bool) -> (MatrixLayout, usize) {
+pub(crate) fn layout(
+    random: &mut Random,
+    batch: [u64; 3],
+    [rows, cols]: [u64; 2],
+    is_result: bool,
+) -> (MatrixLayout, usize) {
     let gap = random.pick(&[0, 3]);
     let step = if is_result { 1 } else { random.pick(&[1, 1, 2]) };
     let by_rows = is_result || random.below(3) > 0;

@@ -230,8 +230,17 @@ fn broadcast_and_transposed_batches() {
     let a = MatrixLayout { offset: 0, batch_strides: [0, 24, 0], row_stride: 72, col_stride: 1 };
     let b = MatrixLayout { offset: 0, batch_strides: [0, 24, 0], row_stride: 1, col_stride: 72 };
     let c = MatrixLayout { offset: 0, batch_strides: [1200, 400, 0], row_stride: 20, col_stride: 1 };
-    let call =
-        BatchedGemm { batch: [2, heads, 1], m: rows, n: rows, k: width, a, b, c, b_packed: false, elements: GemmElements::F32 };
+    let call = BatchedGemm {
+        batch: [2, heads, 1],
+        m: rows,
+        n: rows,
+        k: width,
+        a,
+        b,
+        c,
+        b_packed: false,
+        elements: GemmElements::F32,
+    };
     let (a, b, c) = (random.fill(1440), random.fill(1440), random.fill(2400));
     let expected = model(&call, &a, &b, &c);
     for isa in isa_levels() {

@@ -13,8 +13,17 @@ fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
 #[test]
 fn products_of_bytes_are_exact() {
     let mut random = Random::new(5);
-    let mut shapes =
-        vec![[1, 1, 1], [12, 32, 64], [13, 33, 65], [25, 31, 7], [40, 64, 4], [3, 5, 0], [0, 4, 3], [4, 0, 3], [7, 40, 3]];
+    let mut shapes = vec![
+        [1, 1, 1],
+        [12, 32, 64],
+        [13, 33, 65],
+        [25, 31, 7],
+        [40, 64, 4],
+        [3, 5, 0],
+        [0, 4, 3],
+        [4, 0, 3],
+        [7, 40, 3],
+    ];
     let extents = [1, 2, 3, 5, 8, 11, 12, 13, 31, 32, 33, 64, 100];
     shapes.extend((0..rounds(40)).map(|_| [0; 3].map(|_| random.pick(&extents))));
     // Of several tasks, in rows and in columns, and of several blocks of terms.

@@ -60,10 +60,8 @@ fn table(f: &ScalarFn, x: &TensorData, y: &DenseType) -> Option<TensorData> {
 /// Whether a reduction adds bytes, widened to i32.
 fn sums_bytes(r: &Reduction, x: &DenseType) -> bool {
     let widens = matches!(r.map.nodes[..], [ScalarNode::Input(0), ScalarNode::Op(ScalarOp::Cast(DType::I32), _)]);
-    let adds = matches!(
-        r.combine.nodes[..],
-        [ScalarNode::Input(_), ScalarNode::Input(_), ScalarNode::Op(ScalarOp::Add, _)]
-    );
+    let adds =
+        matches!(r.combine.nodes[..], [ScalarNode::Input(_), ScalarNode::Input(_), ScalarNode::Op(ScalarOp::Add, _)]);
     let from_zero = r.init[..] == [Scalar::zero(DType::I32)];
     is_byte(x.dtype) && widens && adds && from_zero && r.finish.is_identity()
 }
@@ -132,7 +130,9 @@ mod tests {
         let registry = tensorc_ops::registry().expect("the operators agree with each other");
         for dtype in [DType::U8, DType::I8] {
             let x = ramp(dtype, &[5, 4, 3, 7]);
-            for (axes, keep) in [(&[0usize][..], true), (&[3], false), (&[1, 2, 3], true), (&[1], false), (&[0, 2], true)] {
+            for (axes, keep) in
+                [(&[0usize][..], true), (&[3], false), (&[1, 2, 3], true), (&[1], false), (&[0, 2], true)]
+            {
                 let r = reduction(dtype, axes, keep);
                 let y = DenseType::new(DType::I32, r.output_dims(x.dims()));
                 let prim = Prim::Reduce(r.into());

@@ -75,12 +75,14 @@ fn evaluated(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType], cx: &Pa
 /// Whether a primitive of constants of these types is computed: it is not too much work, and the results are not
 /// much larger than the operands.
 pub(crate) fn folds(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType], options: &Options) -> bool {
-    let bytes = |types: &[&DenseType]| types.iter().map(|t| t.bytes()).fold(0, u64::saturating_add);
+    let size = |types: &[&DenseType]| types.iter().map(|t| t.bytes()).fold(0, u64::saturating_add);
     let opaque = matches!(prim, Prim::Flow(_) | Prim::Extern(_));
     if inputs.iter().chain(outputs).any(|ty| ty.dims.is_open()) {
         return false;
     }
-    let fits = bytes(outputs) <= bytes(inputs).saturating_add(options.fold_bytes);
+    // Weights of bytes would be widened in every run.
+    let fits =
+        size(outputs) <= size(inputs).saturating_add(options.fold_bytes) || bytes::is_fast(prim, inputs, outputs);
     !opaque && fits && (work(prim, inputs, outputs) <= MAX_INTERPRETER_STEPS || is_fast(prim, inputs, outputs))
 }
 

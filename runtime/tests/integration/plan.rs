@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::common::*;
 use bytes::Bytes;
 use tensorc_abi::{
-    BatchedGemm, GemmElements, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, ImageLayout, KernelFn, MatrixLayout, Packing, Plan,
-    StepOp, StorageClass,
+    BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, GemmElements, ImageLayout, KernelFn, MatrixLayout,
+    Packing, Plan, StepOp, StorageClass,
 };
 use tensorc_runtime::plan::{InvalidPlan, LoadError, PlanEdge, PlanError};
 use tensorc_runtime::{

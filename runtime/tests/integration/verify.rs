@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use tensorc_abi::{
-    BatchedGemm, GemmElements, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, ImageLayout, KernelId, LeftOperand, MatrixLayout,
-    Packing, Plan, Prologue, Scratch, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
+    BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, GemmElements, ImageLayout, KernelId, LeftOperand,
+    MatrixLayout, Packing, Plan, Prologue, Scratch, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
 };
 use tensorc_runtime::plan::{PlanEdge, PlanError, PlanReport};
 
@@ -442,8 +442,17 @@ fn library_calls_keep_to_the_runs_of_parts() {
         plan.buffers[part.0 as usize].part = Some(SubBuffer { of: y, offset: 4 * i, run: 4, stride: 8 });
         let plain = MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: 4, col_stride: 1 };
         let c = MatrixLayout { row_stride: 8, ..plain };
-        let call =
-            BatchedGemm { batch: [1; 3], m: 4, n: 4, k: 4, a: plain, b: plain, c, b_packed: false, elements: GemmElements::F32 };
+        let call = BatchedGemm {
+            batch: [1; 3],
+            m: 4,
+            n: 4,
+            k: 4,
+            a: plain,
+            b: plain,
+            c,
+            b_packed: false,
+            elements: GemmElements::F32,
+        };
         step(&mut plan, "gemm", StepOp::Gemm { call, a: a.into(), b, c: part, epilogue: None }, false);
     }
     verify(&plan).unwrap();

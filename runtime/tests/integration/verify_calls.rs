@@ -1,7 +1,9 @@
 //! What the plan checker says of calls of kernels, of plans without offsets and of working memory.
 
 use crate::common::*;
-use tensorc_abi::{BatchedGemm, GemmElements, DType, KernelSignature, MatrixLayout, Parameter, Plan, Scratch, StepOp, StorageClass};
+use tensorc_abi::{
+    BatchedGemm, DType, GemmElements, KernelSignature, MatrixLayout, Parameter, Plan, Scratch, StepOp, StorageClass,
+};
 use tensorc_runtime::plan::{InvalidPlan, PlanError, verify, verify_kernels, verify_unplaced};
 
 const N: u64 = 100;

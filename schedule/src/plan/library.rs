@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tensorc_abi::{
-    Arg, BufferId, ConvAlgorithm, ConvPass, Convert, Epilogue, GemmElements, LeftOperand, MatrixLayout, Packing, Prologue, StepOp,
+    Arg, BufferId, ConvAlgorithm, ConvPass, Convert, Epilogue, GemmElements, LeftOperand, MatrixLayout, Packing,
+    Prologue, StepOp,
 };
 use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};

@@ -2,8 +2,8 @@
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Epilogue, GemmElements, LeftOperand, MatrixLayout, Packing, Plan,
-    Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
+    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Epilogue, GemmElements, LeftOperand, MatrixLayout,
+    Packing, Plan, Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
 };
 
 use super::super::error::PlanError;
@@ -259,7 +259,9 @@ impl CheckedStep<'_> {
             return Err(self.parameters("the rows of its result are not contiguous"));
         }
         if call.elements != GemmElements::F32 && (call.b_packed || a.prologue().is_some()) {
-            return Err(self.parameters("a product of other elements than f32 has an operand that is packed or computed"));
+            return Err(
+                self.parameters("a product of other elements than f32 has an operand that is packed or computed")
+            );
         }
         let inside = |id: BufferId, layout: &MatrixLayout, rows: u64, cols: u64| {
             self.check_matrix(id, layout.offset, &axes(layout, &call.batch, rows, cols))

@@ -32,7 +32,8 @@ pub fn computed_operand(
     let BatchedGemm { a, batch, m, k, elements, .. } = gemm.call;
     let once = |(extent, stride): (&Extent, &Extent)| *extent == 1 || *stride != 0;
     let rows = batch.iter().zip(&a.batch_strides).all(once) && once((&m, &a.row_stride));
-    (rows && elements == GemmElements::F32 && (k == 1 || a.col_stride == 1) && k <= MAX_TERMS).then_some(usize::from(gemm.swapped))
+    (rows && elements == GemmElements::F32 && (k == 1 || a.col_stride == 1) && k <= MAX_TERMS)
+        .then_some(usize::from(gemm.swapped))
 }
 
 /// How many elements of an operand that is computed the library computes, about, of `len` there are, in the example.

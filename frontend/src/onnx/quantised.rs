@@ -1,0 +1,236 @@
+//! Groups of a product or convolution between `DequantizeLinear` and `QuantizeLinear`, which are one operator of quantised
+//! operands, as ONNX Runtime runs them: the product of bytes is exact, and is rounded once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tensorc_ir::{DType, TensorData};
+
+use super::error::{OnnxError, TensorSite};
+use super::functions::ScopedNode;
+use super::import::{Importer, StoredTensor};
+use super::load::{STANDARD_DOMAIN, canonical_domain};
+use super::proto::{NodeProto, ValueInfoProto};
+use super::tensor::read_tensor;
+
+/// How far the scale of a bias may be from the product of the scales of its operands, relative to it.
+const SCALE_TOLERANCE: f32 = 1e-4;
+
+/// The nodes of a graph by what they compute, and how often each name is used.
+struct Uses<'a> {
+    nodes: &'a [ScopedNode],
+    makers: BTreeMap<&'a str, usize>,
+    counts: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Uses<'a> {
+    fn of(nodes: &'a [ScopedNode], outputs: &'a [ValueInfoProto]) -> Uses<'a> {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        let read = nodes.iter().flat_map(|n| n.node.input.iter().map(String::as_str));
+        for name in read.chain(outputs.iter().map(|o| o.name())) {
+            *counts.entry(name).or_default() += 1;
+        }
+        let made = nodes.iter().enumerate().flat_map(|(i, n)| n.node.output.iter().map(move |o| (o.as_str(), i)));
+        Uses { nodes, makers: made.collect(), counts }
+    }
+
+    /// The node of a standard operator that computes a name.
+    fn maker(&self, name: &str, ops: &[&str]) -> Option<(usize, &'a NodeProto)> {
+        let index = *self.makers.get(name)?;
+        let node = &self.nodes[index].node;
+        let standard = canonical_domain(node.domain()) == STANDARD_DOMAIN;
+        (standard && ops.contains(&node.op_type())).then_some((index, node))
+    }
+
+    /// As [`Uses::maker`], of a name that one node alone uses.
+    fn only_maker(&self, name: &str, ops: &[&str]) -> Option<(usize, &'a NodeProto)> {
+        (self.counts.get(name) == Some(&1)).then(|| self.maker(name, ops)).flatten()
+    }
+}
+
+/// What a node dequantises: the quantised tensor, scale and zero point.
+struct Dequantised<'a> {
+    names: [&'a str; 3],
+    scale: TensorData,
+    zero: TensorData,
+    axis: Option<i64>,
+}
+
+impl Importer<'_> {
+    /// The nodes, with groups of quantised operands in place of what they are made of. Graphs with nested graphs, which may
+    /// use any name, stay as they are.
+    pub(super) fn with_quantised_groups(
+        &mut self,
+        mut nodes: Vec<ScopedNode>,
+        outputs: &[ValueInfoProto],
+    ) -> Result<Vec<ScopedNode>, OnnxError> {
+        let nests = |n: &ScopedNode| n.node.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty());
+        let quantises = |n: &ScopedNode| n.node.op_type() == "QuantizeLinear";
+        if nodes.iter().any(nests) || !nodes.iter().any(quantises) {
+            return Ok(nodes);
+        }
+        let uses = Uses::of(&nodes, outputs);
+        let (mut made, mut gone) = (BTreeMap::new(), BTreeSet::new());
+        for (index, scoped) in nodes.iter().enumerate().filter(|(_, n)| quantises(n)) {
+            if let Some((node, parts)) = self.group(&uses, &scoped.node)? {
+                made.insert(index, node);
+                gone.extend(parts);
+            }
+        }
+        for (index, node) in made {
+            nodes[index].node = node;
+        }
+        let mut index = 0..;
+        nodes.retain(|_| index.next().is_none_or(|i| !gone.contains(&i)));
+        Ok(nodes)
+    }
+
+    /// The operator of quantised operands that ends with a node, and the other nodes that it replaces.
+    fn group(&mut self, uses: &Uses<'_>, end: &NodeProto) -> Result<Option<(NodeProto, Vec<usize>)>, OnnxError> {
+        let [value, scale, zero] = &end.input[..] else { return Ok(None) };
+        let standard = canonical_domain(end.domain()) == STANDARD_DOMAIN;
+        let Some(steps) = self.quantisation([value, scale, zero], end)?.filter(|q| standard && q.scale.len() == 1)
+        else {
+            return Ok(None);
+        };
+        let mut parts = vec![];
+        let mut value = value.as_str();
+        // Numbers below the zero point are those that the type does not have.
+        if let Some((index, relu)) = uses.only_maker(value, &["Relu"]).filter(|_| is_least(&steps.zero)) {
+            parts.push(index);
+            value = relu.input.first().map_or("", String::as_str);
+        }
+        let Some((index, node)) = uses.only_maker(value, &["Conv", "MatMul"]) else { return Ok(None) };
+        parts.push(index);
+        let is_conv = node.op_type() == "Conv";
+        if is_conv && !self.is_pointwise(uses, node) {
+            return Ok(None);
+        }
+        let mut operands = vec![];
+        for input in node.input.iter().take(2) {
+            let Some((_, from)) = uses.maker(input, &["DequantizeLinear"]) else { return Ok(None) };
+            let Some(operand) = self.dequantised(from)?.filter(|o| is_byte(&o.zero)) else { return Ok(None) };
+            operands.push(operand);
+        }
+        let [left, right] = &operands[..] else { return Ok(None) };
+        let along =
+            if is_conv { Some(0) } else { self.constant_dims(right.names[0]).map(|dims| dims.len() as i64 - 1) };
+        let per_result =
+            right.scale.len() == 1 || along.is_some() && (right.axis == along || !is_conv && right.axis == Some(-1));
+        if left.scale.len() != 1 || !per_result || !is_byte(&steps.zero) {
+            return Ok(None);
+        }
+        let mut inputs: Vec<&str> = [left.names, right.names].concat();
+        inputs.extend([scale.as_str(), zero.as_str()]);
+        if let Some(bias) = node.input.get(2).filter(|name| !name.is_empty()) {
+            let Some((_, from)) = uses.maker(bias, &["DequantizeLinear"]) else { return Ok(None) };
+            match self.bias(from, left, right)? {
+                Some(name) => inputs.push(name),
+                None => return Ok(None),
+            }
+        }
+        let op = if is_conv { "QLinearConv" } else { "QLinearMatMul" };
+        let output = end.output.first().map_or("", String::as_str);
+        let mut made = NodeProto::of(op, &inputs, output, node.name.clone());
+        made.attribute.clone_from(&node.attribute);
+        Ok(Some((made, parts)))
+    }
+
+    /// Whether a convolution is a product of pixels: others are faster in f32, where their kernels read no copies of windows.
+    fn is_pointwise(&self, uses: &Uses<'_>, node: &NodeProto) -> bool {
+        let filters = node.input.get(1).and_then(|w| uses.maker(w, &["DequantizeLinear"]));
+        let dims = filters.and_then(|(_, from)| self.constant_dims(from.input.first()?));
+        let all = |name: &str, wanted: i64| {
+            let mut given = node.attribute.iter().filter(|a| a.name.as_deref() == Some(name));
+            given.all(|a| a.ints.iter().all(|n| *n == wanted))
+        };
+        let plain = all("strides", 1) && all("pads", 0);
+        let group = node.attribute.iter().find(|a| a.name.as_deref() == Some("group")).and_then(|a| a.i);
+        plain && group.unwrap_or(1) == 1 && dims.is_some_and(|d| d.len() > 2 && d[2..].iter().all(|n| *n == 1))
+    }
+
+    /// The name of the quantised bias, if its scale is that of the sums and its zero point 0.
+    fn bias<'n>(
+        &mut self,
+        from: &'n NodeProto,
+        left: &Dequantised<'_>,
+        right: &Dequantised<'_>,
+    ) -> Result<Option<&'n str>, OnnxError> {
+        let (Some(bias), Some(scale)) = (from.input.first(), from.input.get(1)) else { return Ok(None) };
+        let Some(scale) = self.small_constant(scale)?.filter(|s| s.dtype() == DType::F32) else { return Ok(None) };
+        if let Some(zero) = from.input.get(2).filter(|name| !name.is_empty()) {
+            let zeros = self.small_constant(zero)?;
+            if !zeros.is_some_and(|z| z.dtype() == DType::I32 && z.bytes().iter().all(|b| *b == 0)) {
+                return Ok(None);
+            }
+        }
+        let (left, right, scale) = (left.scale.to_f32s(), right.scale.to_f32s(), scale.to_f32s());
+        let count = right.len().max(scale.len());
+        let of = |x: &[f32], i: usize| x.get(if x.len() == 1 { 0 } else { i }).copied().unwrap_or(f32::NAN);
+        let fits = |i| {
+            let sums = left[0] * of(&right, i);
+            (of(&scale, i) - sums).abs() <= SCALE_TOLERANCE * sums.abs()
+        };
+        Ok((0..count).all(fits).then_some(bias))
+    }
+
+    fn dequantised<'n>(&mut self, node: &'n NodeProto) -> Result<Option<Dequantised<'n>>, OnnxError> {
+        let [x, scale, zero] = &node.input[..] else { return Ok(None) };
+        self.quantisation([x, scale, zero], node)
+    }
+
+    /// Scale and zero point of a node, where they are constants of f32 and of integers that are not in blocks.
+    fn quantisation<'n>(
+        &mut self,
+        names: [&'n String; 3],
+        node: &NodeProto,
+    ) -> Result<Option<Dequantised<'n>>, OnnxError> {
+        let attribute = |name: &str| node.attribute.iter().find(|a| a.name.as_deref() == Some(name));
+        let other = ["block_size", "output_dtype", "precision"];
+        if other.into_iter().filter_map(attribute).any(|a| a.i.unwrap_or(0) != 0) {
+            return Ok(None);
+        }
+        let (scale, zero) = (self.small_constant(names[1])?, self.small_constant(names[2])?);
+        let (Some(scale), Some(zero)) = (scale, zero) else { return Ok(None) };
+        let fits = scale.dtype() == DType::F32 && zero.len() == scale.len() && scale.len() > 0;
+        let axis = match attribute("axis") {
+            Some(axis) => axis.i,
+            None => Some(1),
+        };
+        let names = names.map(String::as_str);
+        Ok(fits.then_some(Dequantised { names, scale, zero, axis }))
+    }
+
+    /// The extents of an initialiser, or of a constant that was one.
+    fn constant_dims(&self, name: &str) -> Option<Vec<i64>> {
+        if let Some(value) = self.values.get(name).and_then(|meaning| meaning.tensor()) {
+            return self.graph.constant(value).map(|data| data.dims().iter().map(|n| *n as i64).collect());
+        }
+        match self.stored.get(name) {
+            Some(StoredTensor::Dense(proto)) => Some(proto.dims.clone()),
+            _ => None,
+        }
+    }
+
+    /// The value of an initialiser, or of a constant that was one.
+    fn small_constant(&mut self, name: &str) -> Result<Option<TensorData>, OnnxError> {
+        if let Some(value) = self.values.get(name).and_then(|meaning| meaning.tensor()) {
+            return Ok(self.graph.constant(value).cloned());
+        }
+        match self.stored.get(name) {
+            Some(StoredTensor::Dense(proto)) => {
+                Ok(read_tensor(proto, TensorSite::Initializer(name.to_owned()), &mut self.files).ok())
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+fn is_byte(zero: &TensorData) -> bool {
+    matches!(zero.dtype(), DType::U8 | DType::I8)
+}
+
+/// Whether a zero point is the least number of its type.
+fn is_least(zero: &TensorData) -> bool {
+    let least = if zero.dtype() == DType::I8 { i8::MIN as u8 } else { 0 };
+    is_byte(zero) && zero.bytes().iter().all(|b| *b == least)
+}
