@@ -10,6 +10,7 @@ mod onnx_external;
 mod onnx_functions;
 mod onnx_import;
 mod onnx_load;
+mod onnx_quantised;
 mod onnx_stored;
 mod onnx_upgrade;
 mod support;
