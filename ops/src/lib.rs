@@ -17,6 +17,7 @@ mod blocks;
 mod cast;
 mod compare;
 mod contract;
+mod contrib;
 mod conv;
 mod einsum;
 mod fill;
@@ -67,6 +68,7 @@ pub fn all() -> Vec<OpDef> {
         cast::ops(),
         compare::ops(),
         contract::ops(),
+        contrib::ops(),
         conv::ops(),
         vec![einsum::einsum()],
         fill::ops(),
