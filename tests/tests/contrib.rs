@@ -227,6 +227,12 @@ fn wrong_operands_are_refused() {
             vec![],
             "`cos_cache`",
         ),
+    ]);
+}
+
+#[test]
+fn wrong_operands_of_other_families_are_refused() {
+    all_refused(&[
         (
             "MatMulNBits",
             &[Some((F32, &[2, 20])), Some((U8, &[3, 2, 8])), Some((F32, &[6]))],
