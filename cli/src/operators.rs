@@ -16,7 +16,7 @@ pub fn run(args: &OpsArgs) -> Result<(), CliFailure> {
     let registry = tensorc::ops::registry()?;
     let wanted = |name: &str| args.filter.as_ref().is_none_or(|part| name.contains(part.as_str()));
     let chosen = registry.iter().filter(|op| {
-        wanted(op.name) || op.names.mxnet.iter().any(|n| wanted(n)) || op.names.onnx.iter().any(|(n, _)| wanted(n))
+        wanted(op.name) || op.names.mxnet.iter().any(|n| wanted(n)) || op.names.onnx.iter().any(|n| wanted(n.name))
     });
     print(&chosen.map(|op| reference(op)).collect::<Vec<_>>().join("\n"))
 }

@@ -225,12 +225,35 @@ pub enum Accuracy {
     Random,
 }
 
+/// An operator of ONNX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OnnxName {
+    /// The domain, in its long spelling.
+    pub domain: &'static str,
+    /// The operator type.
+    pub name: &'static str,
+    /// The first version of the domain's operator set that an entry's semantics agree with. Older forms are upgraded by
+    /// the importer.
+    pub since: u32,
+}
+
+impl OnnxName {
+    /// The standard operators.
+    pub const STANDARD: &'static str = "ai.onnx";
+    /// The operators that ONNX Runtime adds.
+    pub const MICROSOFT: &'static str = "com.microsoft";
+
+    /// Whether it is a standard operator.
+    pub fn is_standard(&self) -> bool {
+        self.domain == OnnxName::STANDARD
+    }
+}
+
 /// What other formats call an operator.
 #[derive(Clone, Debug, Default)]
 pub struct ForeignNames {
-    /// ONNX operator types of the default domain, with the first opset the entry's semantics
-    /// agree with (older forms are upgraded by the importer).
-    pub onnx: Vec<(&'static str, u32)>,
+    /// Operators of ONNX.
+    pub onnx: Vec<OnnxName>,
     /// ForeignNames in MXNet, the first of which is written.
     pub mxnet: Vec<&'static str>,
 }
@@ -425,10 +448,13 @@ impl OpDef {
     }
 }
 
+/// The entries for the operators of a domain by name, each with its first version.
+type OnnxVersions = BTreeMap<&'static str, Vec<(u32, OpRef)>>;
+
 /// All operators known to a compiler instance, and the math library.
 pub struct Registry {
     ops: BTreeMap<&'static str, OpRef>,
-    onnx: BTreeMap<&'static str, Vec<(u32, OpRef)>>,
+    onnx: BTreeMap<&'static str, OnnxVersions>,
     mxnet: BTreeMap<&'static str, OpRef>,
     math: Box<dyn MathLibrary + Send + Sync>,
 }
@@ -460,15 +486,18 @@ impl Registry {
                 return Err(format!("operators `{}` and `{}` both have the MXNet name `{name}`", other.name, op.name));
             }
         }
-        for (name, since) in &op.names.onnx {
-            let versions = self.onnx.get(name).map(Vec::as_slice).unwrap_or_default();
-            if let Some((_, other)) = versions.iter().find(|(version, _)| version == since) {
-                return Err(format!("operators `{}` and `{}` are both ONNX `{name}` of {since}", other.name, op.name));
+        for OnnxName { domain, name, since } in &op.names.onnx {
+            let versions = self.onnx.get(domain).and_then(|names| names.get(name));
+            if let Some((_, other)) = versions.into_iter().flatten().find(|(version, _)| version == since) {
+                return Err(format!(
+                    "operators `{}` and `{}` are both `{name}` of {domain} {since}",
+                    other.name, op.name
+                ));
             }
         }
         let op = Arc::new(op);
-        for (name, since) in &op.names.onnx {
-            self.onnx.entry(name).or_default().push((*since, op.clone()));
+        for OnnxName { domain, name, since } in &op.names.onnx {
+            self.onnx.entry(domain).or_default().entry(name).or_default().push((*since, op.clone()));
         }
         for name in &op.names.mxnet {
             self.mxnet.insert(name, op.clone());
@@ -487,9 +516,9 @@ impl Registry {
         self.ops.values().find(|op| op.role == Some(role))
     }
 
-    /// The entry for an ONNX operator of the default domain at an opset.
-    pub fn onnx(&self, op_type: &str, opset: u32) -> Option<&OpRef> {
-        let versions = self.onnx.get(op_type)?;
+    /// The entry for an ONNX operator of a domain at a version of its operator set.
+    pub fn onnx(&self, domain: &str, op_type: &str, opset: u32) -> Option<&OpRef> {
+        let versions = self.onnx.get(domain)?.get(op_type)?;
         versions.iter().filter(|(since, _)| *since <= opset).max_by_key(|(since, _)| *since).map(|(_, op)| op)
     }
 

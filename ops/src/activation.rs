@@ -117,18 +117,21 @@ fn sigmoids() -> Vec<OpDef> {
         })
         .onnx("HardSwish", 14)
         .ulp(2.0),
-        elementwise("swish", "x / (1 + e^(-alpha·x)).", FLOATS, &["x"], |cx, a| {
-            &a[0] * sigmoid(&(&a[0] * float_param(cx, "alpha")))
-        })
-        .param("alpha", 1.0, "inner scale")
-        .onnx("Swish", 24)
-        .mxnet("_npx_silu")
-        .ulp(6.0),
+        swish("swish", 1.0).onnx("Swish", 24).mxnet("_npx_silu"),
+        swish("quick_gelu", 1.702).contrib("QuickGelu"),
         elementwise("softsign", "x / (1 + |x|).", FLOATS, &["data"], |_, a| &a[0] / (a[0].abs() + 1.0))
             .onnx("Softsign", 1)
             .mxnet("softsign")
             .ulp(2.0),
     ]
+}
+
+fn swish(name: &'static str, alpha: f64) -> OpDef {
+    elementwise(name, "x / (1 + e^(-alpha·x)).", FLOATS, &["x"], |cx, a| {
+        &a[0] * sigmoid(&(&a[0] * float_param(cx, "alpha")))
+    })
+    .param("alpha", alpha, "inner scale")
+    .ulp(6.0)
 }
 
 fn smooth() -> Vec<OpDef> {
@@ -145,6 +148,7 @@ fn smooth() -> Vec<OpDef> {
             .group("x", FLOATS)
             .param("approximate", "none", "`tanh` for the formula x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2")
             .onnx("Gelu", 20)
+            .contrib("Gelu")
             .ulp(8.0),
     ]
 }

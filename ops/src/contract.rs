@@ -51,11 +51,16 @@ pub(crate) fn matmul_shape(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Resul
     for (i, dims) in operands.into_iter().zip([&a, &b]) {
         reject_if(dims.is_empty(), || format!("{}: expected rank at least 1, found rank 0", cx.input_name(i)))?;
     }
+    product_shape(cx, &a, &b)
+}
+
+/// The shape of the product of tensors with these axes, of which there is at least one.
+pub(crate) fn product_shape(cx: &mut InferCtx<'_>, a: &[Dim], b: &[Dim]) -> Result<(), OpError> {
     let k_axis = b.len().saturating_sub(2);
     let what = format!("operand `b`, axis {k_axis} (against the last axis of `a`)");
     cx.unify_dims(a[a.len() - 1], b[k_axis], &what)?;
     let batch = |d: &[Dim]| d[..d.len().saturating_sub(2)].to_vec();
-    let mut out = broadcast(&[&batch(&a), &batch(&b)])?;
+    let mut out = broadcast(&[&batch(a), &batch(b)])?;
     if a.len() > 1 {
         out.push(Some(a[a.len() - 2]));
     }
@@ -75,7 +80,7 @@ fn scale_add<'g>(y: Tensor<'g>, c: Option<Tensor<'g>>, alpha: f64, beta: f64) ->
     }
 }
 
-fn gemm() -> OpDef {
+pub(crate) fn gemm() -> OpDef {
     let compute = formula(|g, cx| {
         let ([x, y], out) = (g.operands(), &cx.outputs[0].dims);
         let (ta, tb) = (cx.params.flag("transA"), cx.params.flag("transB"));

@@ -7,8 +7,8 @@ use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{
-    Accuracy, Compute, Grad, GradCtx, Infer, InputSpec, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, States,
-    TypeRule,
+    Accuracy, Compute, Grad, GradCtx, Infer, InputSpec, NodeCtx, OnnxName, OpDef, OpError, ResultCount, ScalarCtx,
+    States, TypeRule,
 };
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue, Params};
 use tensorc_ir::prim::Prim;
@@ -284,9 +284,19 @@ pub trait Define: Sized {
         self.param(name, default, doc).within(0.0, 1.0)
     }
 
-    /// The ONNX operator with these semantics, and the first opset that has them.
+    /// The standard ONNX operator with these semantics, and the first opset that has them.
     fn onnx(self, name: &'static str, since: u32) -> Self {
-        self.edit(|d| d.names.onnx.push((name, since)))
+        self.onnx_of(OnnxName::STANDARD, name, since)
+    }
+
+    /// The operator with these semantics that ONNX Runtime adds.
+    fn contrib(self, name: &'static str) -> Self {
+        self.onnx_of(OnnxName::MICROSOFT, name, 1)
+    }
+
+    /// The ONNX operator of a domain with these semantics, and the first version of its operator set that has them.
+    fn onnx_of(self, domain: &'static str, name: &'static str, since: u32) -> Self {
+        self.edit(|d| d.names.onnx.push(OnnxName { domain, name, since }))
     }
 
     /// Adds a name in MXNet.

@@ -278,6 +278,7 @@ fn trilu() -> OpDef {
         .optional("k", TypeRule::OneOf(INDICES))
         .param("upper", true, "")
         .onnx("Trilu", 14)
+        .contrib("Trilu")
 }
 
 fn one_hot() -> OpDef {

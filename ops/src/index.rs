@@ -194,6 +194,7 @@ fn gather_nd() -> OpDef {
         })
         .gradient(derivative(crate::adjoint::of_gather_nd))
         .onnx("GatherND", 11)
+        .contrib("GatherND")
 }
 
 /// How a scattered value joins the one already there.

@@ -18,6 +18,7 @@ mod byte_products;
 mod cast;
 mod compare;
 mod contract;
+mod contrib;
 mod conv;
 mod einsum;
 mod fill;
@@ -68,6 +69,7 @@ pub fn all() -> Vec<OpDef> {
         cast::ops(),
         compare::ops(),
         contract::ops(),
+        contrib::ops(),
         conv::ops(),
         vec![einsum::einsum()],
         fill::ops(),

@@ -38,11 +38,11 @@ fn along_an_axis() -> Infer {
     })
 }
 
-fn axis_of(g: GraphScope<'_>, cx: &NodeCtx<'_>) -> Result<usize> {
+pub(crate) fn axis_of(g: GraphScope<'_>, cx: &NodeCtx<'_>) -> Result<usize> {
     g.check(normalize_axis(cx.params.int("axis").unwrap_or(-1), cx.outputs[0].rank()))
 }
 
-fn epsilon(cx: &NodeCtx<'_>) -> f64 {
+pub(crate) fn epsilon(cx: &NodeCtx<'_>) -> f64 {
     cx.params.float("epsilon").unwrap_or(1e-5)
 }
 
@@ -110,18 +110,18 @@ pub(crate) fn moments<'g>(x: Tensor<'g>, axes: &[usize]) -> [Tensor<'g>; 3] {
 }
 
 /// As [`moments`], with the reciprocal of the standard deviation.
-fn scaled_moments<'g>(x: Tensor<'g>, axes: &[usize], epsilon: f64) -> [Tensor<'g>; 3] {
+pub(crate) fn scaled_moments<'g>(x: Tensor<'g>, axes: &[usize], epsilon: f64) -> [Tensor<'g>; 3] {
     let [mean, centred, variance] = moments(x, axes);
     [mean, centred, (variance + epsilon).rsqrt()]
 }
 
 /// `1 / √(mean(x²) + ε)`
-fn inverse_rms<'g>(x: Tensor<'g>, axes: &[usize], epsilon: f64) -> Tensor<'g> {
+pub(crate) fn inverse_rms<'g>(x: Tensor<'g>, axes: &[usize], epsilon: f64) -> Tensor<'g> {
     ((x * x).mean(axes) + epsilon).rsqrt()
 }
 
 /// `x·scale + bias`, the operands converted to the type of `x`.
-fn affine<'g>(x: Tensor<'g>, scale: Option<Tensor<'g>>, bias: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
+pub(crate) fn affine<'g>(x: Tensor<'g>, scale: Option<Tensor<'g>>, bias: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
     let dtype = x.ty()?.dtype;
     let scaled = scale.map_or(x, |scale| x * scale.cast(dtype));
     Ok(bias.map_or(scaled, |bias| scaled + bias.cast(dtype)))

@@ -22,7 +22,7 @@ pub fn ops() -> Vec<OpDef> {
     ]
 }
 
-fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
+pub(crate) fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
     let kernel = params.ints("kernel_shape").filter(|k| !k.is_empty() && k.iter().all(|n| *n > 0));
     let Some(kernel) = kernel else { return Err("parameter `kernel_shape` must be given and positive".into()) };
     let window = SpatialWindow::new(params, kernel.iter().map(|n| *n as u64).collect())?;

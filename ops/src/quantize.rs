@@ -12,18 +12,18 @@ use crate::prelude::*;
 const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 /// What is quantised: results of integer products too.
 const REAL: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::I32];
-const BYTES: &[DType] = &[DType::I8, DType::U8];
+pub(crate) const BYTES: &[DType] = &[DType::I8, DType::U8];
 const STEPS: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16];
 const STORED: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32];
 
-const ROUNDS: &str = "it rounds to integers";
+pub(crate) const ROUNDS: &str = "it rounds to integers";
 
 pub fn ops() -> Vec<OpDef> {
     vec![quantize(), dequantize(), dynamic(), matmul_integer(), qlinear_matmul(), conv_integer(), qlinear_conv()]
 }
 
 /// The type of a zero point, or else `given`.
-fn quantised_type(cx: &mut InferCtx<'_>, zero: usize, given: Option<DType>) -> Result<(), OpError> {
+pub(crate) fn quantised_type(cx: &mut InferCtx<'_>, zero: usize, given: Option<DType>) -> Result<(), OpError> {
     match given {
         Some(dtype) => cx.set_output_dtype(0, dtype),
         None if cx.has_input(zero) => cx.same_dtype(0, zero),
@@ -75,12 +75,12 @@ fn spread<'g>(cx: &NodeCtx<'_>, part: Tensor<'g>, dims: &[u64]) -> Tensor<'g> {
 }
 
 /// `round(x / scale) + zero point`, halves to even, saturating in `to`.
-fn quantised<'g>(x: Tensor<'g>, scale: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType) -> Tensor<'g> {
+pub(crate) fn quantised<'g>(x: Tensor<'g>, scale: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType) -> Tensor<'g> {
     let (x, scale) = (x.cast(DType::F32), scale.cast(DType::F32));
     rounded(x / scale, zero, to)
 }
 
-fn rounded<'g>(steps: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType) -> Tensor<'g> {
+pub(crate) fn rounded<'g>(steps: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType) -> Tensor<'g> {
     let steps = steps.call("round", &[]);
     zero.map_or(steps, |zero| steps + zero.cast(DType::F32)).cast(to)
 }
@@ -105,6 +105,7 @@ fn quantize() -> OpDef {
         .optional("y_zero_point", TypeRule::OneOf(STEPS))
         .maybe("output_dtype", ParamKind::DType, "the result's type if there is no zero point, else u8")
         .onnx("QuantizeLinear", 10)
+        .contrib("QuantizeLinear")
         .not_differentiable(ROUNDS)
 }
 
@@ -130,6 +131,7 @@ fn dequantize() -> OpDef {
         .optional("x_zero_point", TypeRule::OneOf(STORED))
         .maybe("output_dtype", ParamKind::DType, "the result's type, else that of the scale")
         .onnx("DequantizeLinear", 10)
+        .contrib("DequantizeLinear")
         .not_differentiable(ROUNDS)
 }
 
@@ -170,7 +172,7 @@ fn dynamic() -> OpDef {
 }
 
 /// A vector for each row, column or filter, shaped by `vector`; one element as a scalar.
-fn shaped_by<'g>(x: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<Tensor<'g>> {
+pub(crate) fn shaped_by<'g>(x: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<Tensor<'g>> {
     Ok(match x.dims()?[..] {
         [] | [1] => x.reshape([]),
         [n] => x.reshape(vector(n)),
@@ -179,7 +181,11 @@ fn shaped_by<'g>(x: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<Tens
 }
 
 /// An operand less its zero point, as i32. `vector` shapes a zero point for each row, column or filter.
-fn centred<'g>(g: GraphScope<'g>, [x, zero]: [usize; 2], vector: impl Fn(u64) -> Vec<u64>) -> Result<Tensor<'g>> {
+pub(crate) fn centred<'g>(
+    g: GraphScope<'g>,
+    [x, zero]: [usize; 2],
+    vector: impl Fn(u64) -> Vec<u64>,
+) -> Result<Tensor<'g>> {
     let x = g.operand(x).cast(DType::I32);
     Ok(zero_point(g, zero, vector)?.map_or(x, |zero| x - zero))
 }

@@ -180,6 +180,7 @@ fn pad() -> OpDef {
         .static_optionals(&["axes"], INDICES)
         .param("mode", "constant", "constant, reflect, edge or wrap.")
         .onnx("Pad", 1)
+        .contrib("Pad")
 }
 
 /// Shapes of operands that are joined along `axis`: equal along the other axes, in every direction.

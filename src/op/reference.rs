@@ -44,7 +44,10 @@ fn describe(op: &OpDef, text: &mut String) -> std::fmt::Result {
         let range = spec.range.map_or(String::new(), |(low, high)| format!(" In [{low}, {high}]."));
         writeln!(text, "        {}{range}", spec.doc)?;
     }
-    let onnx = op.names.onnx.iter().map(|(name, since)| format!("{name} of ONNX since {since}"));
+    let onnx = op.names.onnx.iter().map(|n| match n.is_standard() {
+        true => format!("{} of ONNX since {}", n.name, n.since),
+        false => format!("{} of {} since {}", n.name, n.domain, n.since),
+    });
     let mxnet = op.names.mxnet.iter().map(|name| format!("{name} of MXNet"));
     let names: Vec<String> = onnx.chain(mxnet).collect();
     match names.is_empty() {

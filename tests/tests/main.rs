@@ -9,6 +9,7 @@ mod autograd;
 mod branches;
 mod callers;
 mod code_cache;
+mod contrib;
 mod differential;
 mod executor;
 mod flow;

@@ -284,7 +284,7 @@ impl Importer<'_> {
         let result = match domain.as_str() {
             STANDARD_DOMAIN => self.standard_node(node, &opsets, &label)?,
             "ai.onnx.preview" if op == "FlexAttention" => self.flex_attention(node, &opsets, &label)?,
-            _ => Err(vec!["the operator is not known".to_owned()]),
+            _ => self.registered_node(node, opset.unwrap_or(1), &label)?,
         };
         if let Err(reasons) = result {
             for reason in reasons {
@@ -322,11 +322,19 @@ impl Importer<'_> {
         // Copies of function results are the only nodes that may lack an operator set.
         let opset = opsets.version(STANDARD_DOMAIN).unwrap_or(NEWEST_OPSET);
         // Operands must be constants before rules can look at them.
-        for input in node.input.iter().filter(|i| !i.is_empty()) {
-            if let Some(what) = self.meaning(input)?.other_than_tensor() {
-                return Ok(Err(vec![format!("its operand `{input}` is {what}")]));
-            }
+        if let Some(why) = self.other_operand(&node)? {
+            return Ok(Err(vec![why]));
         }
+        self.newest_form(node, opset, label)
+    }
+
+    /// Adds what the rules make of a node; the inner error lists what is not supported.
+    fn newest_form(
+        &mut self,
+        node: NodeProto,
+        opset: i64,
+        label: &Arc<str>,
+    ) -> Result<Result<(), Vec<String>>, OnnxError> {
         let original = node.op_type().to_owned();
         let upgraded = match upgrade(node, opset, self) {
             Ok(upgraded) => upgraded,
@@ -337,6 +345,29 @@ impl Importer<'_> {
         }
         let newest = if upgraded.rewritten { NEWEST_OPSET } else { opset };
         self.all(&original, &upgraded.nodes, newest, label)
+    }
+
+    /// Imports a node of another domain as the registry defines it; the inner error lists what is not supported.
+    fn registered_node(
+        &mut self,
+        node: NodeProto,
+        opset: i64,
+        label: &Arc<str>,
+    ) -> Result<Result<(), Vec<String>>, OnnxError> {
+        match self.other_operand(&node)? {
+            Some(why) => Ok(Err(vec![why])),
+            None => self.newest_form(node, opset, label),
+        }
+    }
+
+    /// What is wrong with the first operand that is no tensor.
+    fn other_operand(&mut self, node: &NodeProto) -> Result<Option<String>, OnnxError> {
+        for input in node.input.iter().filter(|i| !i.is_empty()) {
+            if let Some(what) = self.meaning(input)?.other_than_tensor() {
+                return Ok(Some(format!("its operand `{input}` is {what}")));
+            }
+        }
+        Ok(None)
     }
 
     /// Adds the nodes that an operator became; the inner error lists what is not supported.
@@ -360,9 +391,10 @@ impl Importer<'_> {
 
     /// The registry's entry and the parameters of a node.
     fn prepare(&mut self, node: &NodeProto, opset: i64) -> Result<Result<(OpRef, Params), Vec<String>>, OnnxError> {
-        let op = node.op_type();
+        let (domain, op) = (canonical_domain(node.domain()), node.op_type());
         // A rule would have changed the node if older versions differed from the newest.
-        let found = self.registry.onnx(op, opset as u32).or_else(|| self.registry.onnx(op, NEWEST_OPSET as u32));
+        let of = |opset: i64| self.registry.onnx(domain, op, opset as u32);
+        let found = of(opset).or_else(|| of(NEWEST_OPSET));
         let Some(def) = found.cloned() else { return Ok(Err(vec!["the operator is not known".to_owned()])) };
         let (mut params, mut reasons) = (Params::new(), vec![]);
         for proto in &node.attribute {

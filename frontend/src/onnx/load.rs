@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use prost::Message;
 use tensorc_abi::content::DataFile;
+use tensorc_ir::op::OnnxName;
 
 use super::error::{NotOnnx, OnnxError};
 use super::files::{ModelFiles, ReadOptions};
@@ -18,9 +19,11 @@ use crate::read;
 const OLDEST_IR_VERSION: i64 = 3;
 const NEWEST_IR_VERSION: i64 = 13;
 
-/// The versions of the operator set `ai.onnx` that are read.
-const OLDEST_OPSET: i64 = 1;
+/// The newest version of the operator set `ai.onnx` that is read.
 pub(crate) const NEWEST_OPSET: i64 = 27;
+
+/// The versions of operator sets that are read: the oldest and the newest.
+const OPSETS: [(&str, i64, i64); 2] = [(STANDARD_DOMAIN, 1, NEWEST_OPSET), (OnnxName::MICROSOFT, 1, 1)];
 
 /// A decoded model and where its external data lies.
 #[derive(Debug)]
@@ -132,7 +135,7 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
 pub struct Opsets(BTreeMap<String, i64>);
 
 /// The domain of the standard operators has two spellings; messages use the long one.
-pub(crate) const STANDARD_DOMAIN: &str = "ai.onnx";
+pub(crate) const STANDARD_DOMAIN: &str = OnnxName::STANDARD;
 
 /// The canonical spelling of an operator domain.
 pub(crate) fn canonical_domain(domain: &str) -> &str {
@@ -146,8 +149,8 @@ impl Opsets {
         for import in imports {
             let domain = canonical_domain(import.domain());
             let found = import.version();
-            if domain == STANDARD_DOMAIN && !(OLDEST_OPSET..=NEWEST_OPSET).contains(&found) {
-                let (oldest, newest) = (OLDEST_OPSET, NEWEST_OPSET);
+            let known = OPSETS.iter().find(|(name, ..)| *name == domain);
+            if let Some((_, oldest, newest)) = known.copied().filter(|(_, low, high)| !(low..=high).contains(&&found)) {
                 return Err(OnnxError::Opset { domain: domain.to_owned(), found, oldest, newest });
             }
             let version = versions.entry(domain.to_owned()).or_insert(found);

@@ -13,6 +13,7 @@ mod attribute;
 mod beneath;
 mod carried;
 mod check;
+mod contrib;
 mod control;
 mod declared;
 pub mod error;

@@ -6,10 +6,13 @@
 //! operator apply in the order of the table.
 
 use tensorc_abi::DType;
+use tensorc_ir::op::OnnxName;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DenseType, TensorData};
 
 use super::attribute;
+use super::contrib;
+use super::load::canonical_domain;
 use super::proto::{AttributeProto, AttributeType, DataType, NodeProto, TensorProto};
 use super::tensor::{data_type, type_name};
 
@@ -36,18 +39,19 @@ pub struct Upgraded {
     pub rewritten: bool,
 }
 
-/// Applies the rules to a standard operator of `opset`.
+/// Applies the rules to an operator of a version of its domain.
 ///
 /// # Errors
 /// The reason why the old form has no equivalent.
 pub fn upgrade(node: NodeProto, opset: i64, facts: &mut dyn ValueFacts) -> Result<Upgraded, String> {
     let mut r = Rewrite { node, before: vec![], after: vec![], constants: vec![], rewritten: false, facts };
-    if opset < 7 {
+    let domain = canonical_domain(r.node.domain()).to_owned();
+    if domain == OnnxName::STANDARD && opset < 7 {
         // Told old run times which buffers they may overwrite.
         r.take("consumed_inputs");
     }
     for rule in RULES {
-        if opset < rule.before && rule.ops.contains(&r.node.op_type()) {
+        if rule.domain == domain && opset < rule.before && rule.ops.contains(&r.node.op_type()) {
             rule.fix.apply(&mut r)?;
         }
     }
@@ -73,6 +77,7 @@ pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
 ];
 
 struct UpgradeRule {
+    domain: &'static str,
     ops: &'static [&'static str],
     /// The first version that has the new form.
     before: i64,
@@ -97,7 +102,12 @@ enum Fix {
 }
 
 const fn rule(ops: &'static [&'static str], before: i64, fix: Fix) -> UpgradeRule {
-    UpgradeRule { ops, before, fix }
+    UpgradeRule { domain: OnnxName::STANDARD, ops, before, fix }
+}
+
+/// A rule for an operator that ONNX Runtime adds, with a standard operator of the same meaning in another form.
+const fn contrib(ops: &'static [&'static str], fix: fn(&mut Rewrite<'_>) -> Result<(), String>) -> UpgradeRule {
+    UpgradeRule { domain: OnnxName::MICROSOFT, ops, before: ALWAYS, fix: Fix::Own(fix) }
 }
 
 const BINARY: &[&str] = &["Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater"];
@@ -157,6 +167,10 @@ const RULES: &[UpgradeRule] = &[
     rule(&["GridSample"], 20, Fix::Own(grid_sample_modes)),
     rule(&["DFT"], 20, Fix::Own(dft_axis)),
     rule(&["GroupNormalization"], 21, Fix::Own(scale_per_channel)),
+    contrib(&["ExpandDims"], contrib::expand_dims),
+    contrib(&["GridSample"], contrib::grid_sample),
+    contrib(&["Range"], contrib::range),
+    contrib(&["Unique"], contrib::unique),
 ];
 
 impl Fix {
@@ -210,8 +224,8 @@ fn string(name: &str, value: &str) -> AttributeProto {
 }
 
 /// The node being rewritten and what is put around it.
-struct Rewrite<'a> {
-    node: NodeProto,
+pub(super) struct Rewrite<'a> {
+    pub(super) node: NodeProto,
     before: Vec<NodeProto>,
     after: Vec<NodeProto>,
     constants: Vec<(String, TensorData)>,
@@ -235,7 +249,7 @@ impl Rewrite<'_> {
         self.take_as(name, attribute::int)
     }
 
-    fn take_str(&mut self, name: &str) -> Result<Option<String>, String> {
+    pub(super) fn take_str(&mut self, name: &str) -> Result<Option<String>, String> {
         self.take_as(name, attribute::text)
     }
 
@@ -245,11 +259,11 @@ impl Rewrite<'_> {
         }
     }
 
-    fn input(&self, i: usize) -> &str {
+    pub(super) fn input(&self, i: usize) -> &str {
         self.node.input.get(i).map_or("", String::as_str)
     }
 
-    fn set_input(&mut self, i: usize, value: String) {
+    pub(super) fn set_input(&mut self, i: usize, value: String) {
         if self.node.input.len() <= i {
             self.node.input.resize(i + 1, String::new());
         }
@@ -284,12 +298,12 @@ impl Rewrite<'_> {
         }
     }
 
-    fn i64s(&mut self, values: &[i64]) -> String {
+    pub(super) fn i64s(&mut self, values: &[i64]) -> String {
         self.constant(i64_list(values))
     }
 
     /// A scalar of the element type of operand `i`, converted at run time where that is unknown.
-    fn scalar_like(&mut self, value: f64, i: usize) -> String {
+    pub(super) fn scalar_like(&mut self, value: f64, i: usize) -> String {
         let operand = self.input(i).to_owned();
         match self.facts.dtype(&operand) {
             Some(dtype) => self.constant(TensorData::scalar(Scalar::from_f64(dtype, value))),
@@ -301,7 +315,7 @@ impl Rewrite<'_> {
     }
 
     /// A new node before this one; returns its result.
-    fn insert(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> String {
+    pub(super) fn insert(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> String {
         let output = self.name();
         self.before.push(self.helper(op, inputs, &output, attribute));
         output
@@ -504,7 +518,7 @@ fn softmax_of_matrix(r: &mut Rewrite<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn grid_sample_modes(r: &mut Rewrite<'_>) -> Result<(), String> {
+pub(super) fn grid_sample_modes(r: &mut Rewrite<'_>) -> Result<(), String> {
     let mode = match r.take_str("mode")?.as_deref() {
         None | Some("bilinear") => "linear".to_owned(),
         Some("bicubic") => "cubic".to_owned(),

@@ -4,7 +4,7 @@ use prost::Message;
 use tensorc_frontend::onnx::proto::*;
 use tensorc_frontend::onnx::{ImportOptions, Imported, ImportedValue, OnnxError, OnnxModel, import};
 use tensorc_ir::graph::{Graph, NodeKind};
-use tensorc_ir::op::{Compute, ForeignNames, Infer, InputSpec, OpDef, Registry, TypeRule};
+use tensorc_ir::op::{Compute, ForeignNames, Infer, InputSpec, OnnxName, OpDef, Registry, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
 use tensorc_ir::{DType, Extents, Shape, TensorData};
@@ -30,7 +30,10 @@ fn op(name: &'static str, onnx: &'static str, operands: &[&'static str], params:
         variadic: operands.last().is_some_and(|o| o.ends_with('*')),
         outputs: (1, 2),
         params,
-        names: ForeignNames { onnx: vec![(onnx, 1)], mxnet: vec![] },
+        names: ForeignNames {
+            onnx: vec![OnnxName { domain: OnnxName::STANDARD, name: onnx, since: 1 }],
+            mxnet: vec![],
+        },
         ..OpDef::new(name, "", compute, Infer::Derived)
     }
 }

@@ -172,7 +172,7 @@ pub(crate) fn conv_shape(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<
     Ok(Some(w[0]))
 }
 
-fn conv() -> OpDef {
+pub(crate) fn conv() -> OpDef {
     let infer = rule(|cx| {
         one_type(cx)?;
         let Some(filters) = conv_shape(cx, [0, 1])? else { return Ok(()) };

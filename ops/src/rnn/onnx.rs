@@ -3,6 +3,8 @@
 
 use super::{Mode, flipped, gemm, recurrent, row};
 use crate::prelude::*;
+use crate::quantize::{BYTES, ROUNDS};
+use crate::rules::open_rank_in;
 
 const DIRECTIONS: &[&str] = &["forward", "reverse", "bidirectional"];
 
@@ -132,10 +134,33 @@ struct OnnxCell {
     reset_after: bool,
 }
 
+/// What integers of a matrix of gates stand for: a number for all rows, or one for each.
+#[derive(Clone, Copy)]
+struct Quantisation<'g> {
+    scale: Tensor<'g>,
+    zero: Tensor<'g>,
+}
+
+impl<'g> Quantisation<'g> {
+    fn of_direction(g: GraphScope<'g>, at: [usize; 2], d: u64) -> Result<Quantisation<'g>> {
+        Ok(Quantisation { scale: row(g.operand(at[0]), d)?, zero: row(g.operand(at[1]), d)? })
+    }
+
+    /// `x · weightᵀ + share`, of `x` quantised by its range.
+    fn product(self, x: Tensor<'g>, weight: Tensor<'g>, share: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
+        let made = x.graph().op_multi("dynamic_quantize_linear", &[Some(x)], Params::new(), 3);
+        let steps = made[0].cast(DType::I32) - made[2].cast(DType::I32);
+        let gates = weight.permute(&[1, 0]).cast(DType::I32) - self.zero.cast(DType::I32);
+        let y = steps.call("matmul", &[gates]).cast(DType::F32) * (made[1] * self.scale);
+        Ok(share.map_or(y, |share| y + share))
+    }
+}
+
 /// What the steps of a layer have in common.
 #[derive(Clone, Copy)]
 struct StepOperands<'g> {
     weight: Tensor<'g>,
+    quantised: Option<Quantisation<'g>>,
     /// Of the state's share, if the reset gate multiplies it.
     bias: Option<Tensor<'g>>,
     peepholes: Option<Tensor<'g>>,
@@ -148,6 +173,8 @@ struct OnnxLayer<'g> {
     recurrent: Tensor<'g>,
     bias: Option<[Tensor<'g>; 2]>,
     peepholes: Option<Tensor<'g>>,
+    /// Of the matrices of the input and of the state.
+    quantised: Option<[Quantisation<'g>; 2]>,
 }
 
 impl<'g> OnnxLayer<'g> {
@@ -155,7 +182,7 @@ impl<'g> OnnxLayer<'g> {
     fn as_entry(&self) -> Option<Mode> {
         let cell = &self.cell;
         let named = |names: &[&str]| cell.activations.iter().map(|a| a.kind.name).eq(names.iter().copied());
-        let plain = cell.clip.is_none() && !cell.coupled && self.peepholes.is_none();
+        let plain = cell.clip.is_none() && !cell.coupled && self.peepholes.is_none() && self.quantised.is_none();
         match cell.mode {
             Mode::Lstm if plain && named(&["sigmoid", "tanh", "tanh"]) => Some(Mode::Lstm),
             Mode::Gru if plain && cell.reset_after && named(&["sigmoid", "tanh"]) => Some(Mode::Gru),
@@ -165,10 +192,10 @@ impl<'g> OnnxLayer<'g> {
         }
     }
 
-    /// Rows of a matrix or vector of gates, in the order of `recurrent`.
+    /// Rows of a matrix or vector of gates, in the order of `recurrent`. A single number is that of all.
     fn ordered(&self, x: Tensor<'g>) -> Tensor<'g> {
         let order = gate_order(self.cell.mode);
-        if order.len() == 1 {
+        if order.len() == 1 || x.ty().is_ok_and(|ty| ty.rank() == 0) {
             return x;
         }
         let parts: Vec<_> = order.iter().map(|gate| x.slice(0, gate * self.cell.hidden, self.cell.hidden)).collect();
@@ -191,18 +218,27 @@ impl<'g> OnnxLayer<'g> {
             (Mode::Gru, Some([of_input, of_state])) => (Some(of_input), Some(of_state)),
             (_, Some([of_input, of_state])) => (Some(of_input + of_state), None),
         };
-        let shares = gemm(rows, weight, outer).reshape(Extents::of([dims.at(0), dims.at(1), gates.into()]));
+        let quantised = self
+            .quantised
+            .map(|both| both.map(|q| Quantisation { scale: self.ordered(q.scale), zero: self.ordered(q.zero) }));
+        let shares = match quantised {
+            Some([of_input, _]) => of_input.product(rows, weight, outer)?,
+            None => gemm(rows, weight, outer),
+        };
+        let shares = shares.reshape(Extents::of([dims.at(0), dims.at(1), gates.into()]));
         if let Some(mode) = self.as_entry() {
             return Ok(recurrent(mode, [shares, states_weight, state], cell, inner));
         }
         let carried: Vec<_> = [state].into_iter().chain(cell).collect();
-        let optional = [inner, self.peepholes];
+        let of_state = quantised.map(|[_, of_state]| of_state);
+        let optional = [inner, self.peepholes, of_state.map(|q| q.scale), of_state.map(|q| q.zero)];
         let fixed: Vec<_> = [states_weight].into_iter().chain(optional.into_iter().flatten()).collect();
         let made = g.repeat(dims.at(0), [&carried, &[shares], &fixed], &|_, [carried, rows, fixed]| {
             let mut rest = fixed[1..].iter().copied();
-            let [bias, peepholes] = optional.map(|given| given.and_then(|_| rest.next()));
-            let operands = StepOperands { weight: fixed[0], bias, peepholes };
-            let (state, cell) = self.cell.step(rows[0], carried[0], carried.get(1).copied(), operands);
+            let [bias, peepholes, scale, zero] = optional.map(|given| given.and_then(|_| rest.next()));
+            let quantised = scale.zip(zero).map(|(scale, zero)| Quantisation { scale, zero });
+            let operands = StepOperands { weight: fixed[0], quantised, bias, peepholes };
+            let (state, cell) = self.cell.step(rows[0], carried[0], carried.get(1).copied(), operands)?;
             let next: Vec<_> = [state].into_iter().chain(cell).collect();
             Ok([next.clone(), next])
         })?;
@@ -237,11 +273,14 @@ impl OnnxCell {
         state: Tensor<'g>,
         cell: Option<Tensor<'g>>,
         operands: StepOperands<'g>,
-    ) -> (Tensor<'g>, Option<Tensor<'g>>) {
-        let StepOperands { weight, bias, peepholes } = operands;
-        match (self.mode, cell) {
+    ) -> Result<(Tensor<'g>, Option<Tensor<'g>>)> {
+        let StepOperands { weight, quantised, bias, peepholes } = operands;
+        Ok(match (self.mode, cell) {
             (Mode::Lstm, Some(cell)) => {
-                let z = gemm(state, weight, Some(share));
+                let z = match quantised {
+                    Some(quantised) => quantised.product(state, weight, Some(share))?,
+                    None => gemm(state, weight, Some(share)),
+                };
                 let [zi, zf, zg, zo] = [0, 1, 2, 3].map(|at| self.gate(z, at));
                 let f = self.activate(self.peep(zf, cell, 2, peepholes), 0);
                 let i = if self.coupled { complement(f) } else { self.activate(self.peep(zi, cell, 0, peepholes), 0) };
@@ -252,7 +291,7 @@ impl OnnxCell {
             }
             (Mode::Gru, _) => (self.gru_step(share, [weight, state], bias), None),
             _ => (self.activate(gemm(state, weight, Some(share)), 0), None),
-        }
+        })
     }
 
     fn gru_step<'g>(
@@ -313,15 +352,18 @@ const LENGTHS: usize = 4;
 const STATE: usize = 5;
 const CELL: usize = 6;
 const PEEPHOLES: usize = 7;
+/// Scale and zero point of the input's matrix and of the state's.
+const QUANTISED: [[usize; 2]; 2] = [[8, 9], [10, 11]];
 
 fn is_batch_first(params: &Params) -> bool {
     params.int("layout") == Some(1)
 }
 
-fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tensor<'g>>> {
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode, quantised: bool) -> Result<Vec<Tensor<'g>>> {
     let batch_first = is_batch_first(cx.params);
     let swapped = |x: Tensor<'g>| if batch_first { x.permute(&[1, 0, 2]) } else { x };
-    let (weights, recurrent) = (g.operand(1), g.operand(2));
+    // Quantised matrices are stored transposed.
+    let [weights, recurrent] = [1, 2].map(|i| if quantised { g.operand(i).permute(&[0, 2, 1]) } else { g.operand(i) });
     let x = swapped(g.operand(0));
     let ty = x.ty()?;
     let (time, batch) = (ty.dims.at(0), ty.dims.at(1));
@@ -350,6 +392,13 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tenso
             weight: row(weights, d)?,
             recurrent: row(recurrent, d)?,
             peepholes: g.maybe(PEEPHOLES).map(|p| row(p, d)).transpose()?,
+            quantised: match quantised {
+                true => Some([
+                    Quantisation::of_direction(g, QUANTISED[0], d)?,
+                    Quantisation::of_direction(g, QUANTISED[1], d)?,
+                ]),
+                false => None,
+            },
         };
         let input = if backwards { reversed(x, lengths) } else { x };
         let first = initial(STATE, d)?;
@@ -420,8 +469,71 @@ fn operands_of_state(
     if mode == Mode::Lstm { shaped(cx, 6, &state) } else { Ok(()) }
 }
 
+/// The parameters of cells and directions.
+fn cell_params(def: OpDef) -> OpDef {
+    def.maybe("activation_alpha", ParamKind::Floats, "Constants of activations that have one.")
+        .maybe("activation_beta", ParamKind::Floats, "Second constants of activations that have one.")
+        .maybe("activations", ParamKind::Strs, "Activations of each direction.")
+        .maybe("clip", ParamKind::Float, "Bound of what activations are applied to.")
+        .choice("direction", DIRECTIONS, "forward", "The order of the steps.")
+        .maybe("hidden_size", ParamKind::Int, "Size of the state.")
+}
+
+fn quantised_shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    reject_if(cx.has_input(LENGTHS), || "operand `sequence_lens` is not supported")?;
+    (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, 0))?;
+    let (x, w, r) = (open_ranked(cx, 0, 3)?, open_ranked(cx, 1, 3)?, open_ranked(cx, 2, 3)?);
+    let directions = if cx.params.str("direction") == Some("bidirectional") { 2 } else { 1 };
+    cx.unify_dims(Dim::Const(directions), w[0], "operand `W`, axis 0 (directions)")?;
+    cx.unify_dims(w[0], r[0], "operand `R`, axis 0 (directions)")?;
+    cx.unify_dims(w[2], r[2], "operand `R`, axis 2 (gates)")?;
+    cx.unify_dims(x[2], w[1], "operand `W`, axis 1")?;
+    reject_if(cx.resolve(x[0]) == Dim::Const(0), || "operand `X`: no time steps")?;
+    activations(cx.params, Mode::Lstm, directions as usize - 1)?;
+    let hidden = cx.resolve(r[1]);
+    if let Dim::Const(n) = hidden {
+        cx.unify_dims(Dim::Const(Mode::Lstm.gates() * n), w[2], "operand `W`, axis 2 (gates)")?;
+        reject_if(
+            cx.params.int("hidden_size").is_some_and(|size| size != n as i64),
+            || "parameter `hidden_size` is not the extent of operand `R`, axis 1",
+        )?;
+    }
+    operands_of_state(cx, Mode::Lstm, &x, w[0], hidden)?;
+    for i in QUANTISED.concat() {
+        let Some(dims) = open_rank_in(cx, i, 1..=2)? else { continue };
+        let expected = [w[0], w[2]];
+        shaped(cx, i, &expected[..dims.len()])?;
+    }
+    partial(cx, 0, &[Some(x[0]), Some(w[0]), Some(x[1]), Some(hidden)])?;
+    (1..cx.output_count()).try_for_each(|i| partial(cx, i, &[Some(w[0]), Some(x[1]), Some(hidden)]))
+}
+
+/// An LSTM whose matrices are bytes, and whose inputs and states are quantised by their range at every step.
+fn dynamic_quantize_lstm() -> OpDef {
+    let float = || TypeRule::OneOf(&[DType::F32]);
+    let doc = "`lstm` with quantised matrices, which multiply inputs and states that are quantised by their ranges.";
+    let compute = formulas(|g, cx| body(g, cx, Mode::Lstm, true));
+    let def = define("dynamic_quantize_lstm", doc, compute, rule(quantised_shapes))
+        .operand("X", &[DType::F32])
+        .operands(&["W", "R"], BYTES)
+        .optional("B", float())
+        .optional("sequence_lens", TypeRule::OneOf(&[DType::I32]))
+        .optional("initial_h", float())
+        .optional("initial_c", float())
+        .optional("P", float())
+        .operand("W_scale", &[DType::F32])
+        .operand("W_zero_point", BYTES)
+        .operand("R_scale", &[DType::F32])
+        .operand("R_zero_point", BYTES);
+    cell_params(def)
+        .param("input_forget", 0, "1: the input gate is one minus the forget gate.")
+        .outputs(1, 3)
+        .contrib("DynamicQuantizeLSTM")
+        .not_differentiable(ROUNDS)
+}
+
 fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) -> OpDef {
-    let def = define(name, doc, formulas(move |g, cx| body(g, cx, mode)), rule(move |cx| shapes(cx, mode)))
+    let def = define(name, doc, formulas(move |g, cx| body(g, cx, mode, false)), rule(move |cx| shapes(cx, mode)))
         .groups(&["X", "W", "R"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
         .optional("sequence_lens", TypeRule::OneOf(INTS))
@@ -429,13 +541,8 @@ fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) 
             let x = cx.input(0)?;
             Ok(Some(Allowed::up_to(x.dims.at(usize::from(is_batch_first(cx.params))))))
         })
-        .optional("initial_h", TypeRule::Group(0, FLOATS))
-        .maybe("activation_alpha", ParamKind::Floats, "Constants of activations that have one.")
-        .maybe("activation_beta", ParamKind::Floats, "Second constants of activations that have one.")
-        .maybe("activations", ParamKind::Strs, "Activations of each direction.")
-        .maybe("clip", ParamKind::Float, "Bound of what activations are applied to.")
-        .choice("direction", DIRECTIONS, "forward", "The order of the steps.")
-        .maybe("hidden_size", ParamKind::Int, "Size of the state.")
+        .optional("initial_h", TypeRule::Group(0, FLOATS));
+    let def = cell_params(def)
         .param("layout", 0, "1: the batch is the first axis.")
         .within(0.0, 1.0)
         .outputs(1, if mode == Mode::Lstm { 3 } else { 2 })
@@ -456,5 +563,6 @@ pub fn ops() -> Vec<OpDef> {
         layer("rnn", "RNN", "Recurrent layers of simple cells, in one or both directions.", Mode::Tanh),
         layer("lstm", "LSTM", "Recurrent layers of LSTM cells, in one or both directions.", Mode::Lstm),
         layer("gru", "GRU", "Recurrent layers of GRU cells, in one or both directions.", Mode::Gru),
+        dynamic_quantize_lstm(),
     ]
 }

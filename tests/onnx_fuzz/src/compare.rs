@@ -10,6 +10,7 @@ use tensorc_frontend::onnx::proto::NodeProto;
 use crate::evaluate::node_results;
 use crate::known::inexact;
 use crate::model::{Model, Value};
+use crate::operators::standard;
 
 /// How far an element may be from the expected one.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +54,7 @@ fn least_normal(dtype: DType) -> f64 {
 pub fn bound(registry: &Registry, node: &NodeProto, opset: i64, operands: &[Value]) -> Bound {
     let absolute = inexact(node, operands);
     let exact = Bound { ulp: 0.0, of_greatest: 0.0, absolute };
-    let Some(op) = registry.onnx(node.op_type(), opset as u32) else { return exact };
+    let Some(op) = standard(registry, node.op_type(), opset) else { return exact };
     match (&op.compute, op.accuracy) {
         (Compute::Scalar(_), Accuracy::Ulp(u)) => Bound { ulp: u + OTHER_ULP, of_greatest: 0.0, absolute },
         // Several roundings in another order.

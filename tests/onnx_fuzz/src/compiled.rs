@@ -11,6 +11,7 @@ use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
 
 use crate::compare::model_agrees;
 use crate::model::{Model, Stated, Value};
+use crate::operators::standard;
 use crate::trial::caught;
 
 /// Compilers whose results are compared with the interpreter's.
@@ -72,7 +73,7 @@ pub fn compiled_agrees(compilers: &Compilers, model: &Model) -> Result<(), Strin
     let got = caught(whole).unwrap_or_else(Err).map_err(|why| format!("interpreter\t-\t{why}"))?;
     model_agrees(registry, model, true, &got).map_err(|(name, why)| format!("interpreter\t{name}\t{why}"))?;
     let elementwise = model.nodes.iter().all(|n| {
-        let op = registry.onnx(n.op_type(), model.opset as u32);
+        let op = standard(registry, n.op_type(), model.opset);
         op.is_some_and(|op| matches!(op.compute, Compute::Scalar(_)))
     });
     // Rewrites that are exact in real arithmetic may make another NaN or infinity of one.

@@ -3,7 +3,7 @@
 use tensorc::ir::op::Registry;
 
 use crate::model::{Model, Writer};
-use crate::operators::{add, drawn};
+use crate::operators::{add, drawn, standard};
 
 /// A model that a seed draws, and nodes that tensorc refused on the way, as models of their own with its reasons.
 ///
@@ -12,7 +12,7 @@ pub fn generate(seed: u64, registry: &Registry) -> (Option<Model>, Vec<(Model, S
     let names = drawn(registry);
     let mut w = Writer::new(seed, registry);
     let first = names[(seed % names.len() as u64) as usize];
-    if registry.onnx(first, w.model.opset as u32).is_none() {
+    if standard(registry, first, w.model.opset).is_none() {
         w.model.opset = Writer::NEWEST_OPSET;
     }
     let length = match w.choice(3) {

@@ -18,6 +18,7 @@ use tensorc::{Compiler, Limits, Options};
 use tensorc_frontend::onnx::proto::ModelProto;
 
 use crate::mutate::mutate;
+use crate::operators::standard_names;
 use crate::trial::{Outcome, trial};
 
 /// What mutants are made of and may take.
@@ -79,7 +80,7 @@ pub fn work(campaign: &Campaign, first: u64, end: u64) -> Result<(), Box<dyn std
     let models = corpus(&campaign.corpus)?;
     let limits = Limits { memory: Some(campaign.memory), time: Some(campaign.time / 5), ..Limits::default() };
     let compiler = Compiler::new(Options { threads: Some(1), progress: Some(progress), limits, ..Options::default() })?;
-    let names: Vec<&str> = compiler.registry().iter().flat_map(|op| op.names.onnx.iter().map(|n| n.0)).collect();
+    let names = standard_names(compiler.registry());
     for seed in first..end {
         say(&format!("START {seed}"));
         let Some((bytes, about)) = mutant(&models, seed, &names) else {

@@ -9,6 +9,7 @@ use prost::Message;
 use tensorc::{Compiler, Options};
 use tensorc_frontend::onnx::proto::ModelProto;
 use tensorc_onnx_fuzz::model::Stated;
+use tensorc_onnx_fuzz::operators::standard_names;
 use tensorc_onnx_fuzz::workers::{Campaign, Failure, corpus, mutant, run};
 use tensorc_onnx_fuzz::{generate, mutate};
 
@@ -23,7 +24,7 @@ fn models(folder: &Path) -> Vec<&'static str> {
                 .unwrap();
         }
     }
-    compiler.registry().iter().flat_map(|op| op.names.onnx.iter().map(|n| n.0)).collect()
+    standard_names(compiler.registry())
 }
 
 fn campaign(folder: &Path) -> Campaign {

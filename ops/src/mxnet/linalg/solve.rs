@@ -327,6 +327,7 @@ fn inverse() -> OpDef {
         .operand("A", FLOATS)
         .ulp(256.0)
         .named(&["_linalg_inverse", "linalg_inverse"])
+        .contrib("Inverse")
 }
 
 /// One matrix has a determinant of shape [1].

@@ -267,6 +267,88 @@ pub const CASES: &[(&str, &str)] = &[
         "(%a: ?[2, 3, 3], %x: ?[1, 8, 9]) { %e = const ?[3, 3] [9.0, 0.0, 0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 9.0] %m = add(%a, %e) %y = mx_linalg_sumlogdiag(%m) %z = mx_col2im(%x) {kernel=[2, 2], output_size=[4, 4]} return %y, %z }",
     ),
     ("decoded boxes", "(%x: ?[2, 3, 4], %a: ?[1, 3, 4]) { %y = mx_box_decode(%x, %a) {format=\"corner\"} return %y }"),
+    (
+        "product with transposed batches",
+        "(%a: ?[3, 2, 4], %b: ?[5, 2, 4]) { %y = fused_matmul(%a, %b) {alpha=0.5, transB=true, transBatchA=true, transBatchB=true} return %y }",
+    ),
+    (
+        "activations with a bias",
+        "(%x: ?[2, 3], %b: ?[3]) { %y = bias_gelu(%x, %b) %z = fast_gelu(%x, %b) return %y, %z }",
+    ),
+    (
+        "product with an activation",
+        "(%a: ?[2, 3], %b: ?[3, 4], %c: ?[4]) { %y = fused_gemm(%a, %b, %c) {activation=\"Tanh\", beta=0.5} return %y }",
+    ),
+    (
+        "convolution with a sum and an activation",
+        "(%x: ?[1, 2, 4, 4], %w: ?[2, 2, 3, 3], %b: ?[2], %z: ?[1, 2, 4, 4]) { %y = fused_conv(%x, %w, %b, %z) {pads=[1, 1, 1, 1], activation=\"Sigmoid\"} return %y }",
+    ),
+    (
+        "transposed convolution with pads as an operand",
+        "(%x: ?[1, 2, 3, 2], %w: ?[2, 1, 3, 3]) { %p = const i64[4] [1, 0, 0, 1] %y = conv_transpose_dynamic_pads(%x, %w, %p) return %y }",
+    ),
+    (
+        "layer normalisation of sums",
+        "(%x: ?[2, 3, 4], %s: ?[3, 4], %g: ?[4], %b: ?[4]) { %y = skip_layer_norm(%x, %s, %g, %b, %b) : (?, ?, ?, ?) %z = skip_simplified_layer_norm(%x, %s, %g, %b) return %y, %y:3, %z }",
+    ),
+    (
+        "simplified layer normalisation",
+        "(%x: ?[2, 3, 4], %g: ?[3, 4]) { %y = simplified_layer_norm(%x, %g) {axis=1} return %y }",
+    ),
+    (
+        "normalised embeddings",
+        "(%w: ?[5, 4], %p: ?[3, 4], %s: ?[2, 4], %g: ?[4], %b: ?[4]) { %i = const i32[2, 3] [0, 4, 1, 1, 2, 3] %j = const i32[2, 3] [0, 1, 1, 0, 0, 1] %y = embed_layer_norm(%i, %j, %w, %p, %s, %g, %b) {epsilon=0.1} return %y }",
+    ),
+    (
+        "attention with projections",
+        "(%x: ?[1, 3, 2], %w: ?[2, 12], %b: ?[12], %p: ?[2, 1, 2, 2, 2]) { %m = const i32[1, 5] [1, 0, 1, 1, 1] %y = projected_attention(%x, %w, %b, %m, %p) {num_heads=2, unidirectional=true} : (?, ?) return %y, %y:1 }",
+    ),
+    (
+        "attention with biases",
+        "(%q: ?[1, 3, 4], %k: ?[1, 2, 4], %v: ?[1, 2, 6], %b: ?[14], %s: ?[1, 2, 3, 2]) { %y = multi_head_attention(%q, %k, %v, %b, _, %s) {num_heads=2} return %y }",
+    ),
+    (
+        "attention of one query",
+        "(%q: ?[1, 1, 4], %k: ?[1, 1, 4], %v: ?[1, 1, 4], %p: ?[1, 2, 3, 2], %r: ?[1, 2, 3, 2]) { %n = const i32[1] [2] %y = decoder_attention(%q, %k, %v, _, _, %p, %r, %n) {num_heads=2, past_present_share_buffer=true} return %y }",
+    ),
+    (
+        "attention with grouped heads",
+        "(%q: ?[2, 1, 8], %k: ?[2, 1, 4], %v: ?[2, 1, 4], %p: ?[2, 1, 3, 4], %r: ?[2, 1, 3, 4]) { %l = const i32[2] [3, 1] %n = const i32[1] [4] %y = group_query_attention(%q, %k, %v, %p, %r, %l, %n) {num_heads=2, kv_num_heads=1, smooth_softmax=1} : (?, ?, ?) return %y, %y:1, %y:2 }",
+    ),
+    (
+        "rotation from a position on",
+        "(%x: ?[1, 2, 4], %c: ?[5, 2], %s: ?[5, 2]) { %i = const i64[1] [2] %y = rotary_embedding_at(%x, %i, %c, %s) return %y }",
+    ),
+    (
+        "mixture of experts",
+        "(%x: ?[3, 2], %r: ?[3, 3], %a: ?[3, 4, 2], %b: ?[3, 2, 2], %c: ?[3, 2]) { %y = mixture_of_experts(%x, %r, %a, _, %b, %c) {k=2, activation_type=\"swiglu\", swiglu_fusion=1, normalize_routing_weights=true} return %y }",
+    ),
+    (
+        "crops of images",
+        "(%x: ?[1, 2, 4, 4]) { %b = const f64[2, 4] [0.1, 0.2, 0.83, 0.9, 0.3, -0.1, 0.77, 0.6] %r = cast_like(%b, %x) %i = const i32[2] [0, 0] %s = const i32[2] [2, 3] %y = crop_and_resize(%x, %r, %i, %s) return %y }",
+    ),
+    ("slices of an axis", "(%x: ?[2, 5]) { %y = unfold_tensor(%x) {size=3, step=2} return %y }"),
+    ("distances of rows", "(%a: ?[2, 3], %b: ?[4, 3]) { %y = cdist(%a, %b) {metric=\"euclidean\"} return %y }"),
+    (
+        "scores of tokens",
+        "(%s: ?[1, 5]) { %i = const i64[1, 4] [0, 1, 2, 3] %y = ngram_repeat_block(%i, %s) {ngram_size=2} return %y }",
+    ),
+    (
+        "vectors of words",
+        "(%w: ?[2, 1, 2, 3], %b: ?[2], %c: ?[4, 3]) { %i = const i32[2, 3] [1, 2, 3, 2, 1, 0] %y = word_conv_embedding(%i, %w, %b, %c) return %y }",
+    ),
+    (
+        "product with weights of four bits",
+        "(%x: ?[2, 20], %s: ?[2, 2]) { %b = const u8[2, 2, 8] [18, 52, 86, 120, 154, 188, 222, 240, 1, 35, 69, 103, 137, 171, 205, 239, 17, 34, 51, 68, 85, 102, 119, 136, 153, 170, 187, 204, 221, 238, 255, 16] %y = matmul_nbits(%x, %b, %s) {K=20, N=2, block_size=16} return %y }",
+    ),
+    (
+        "product with weights of a table",
+        "(%x: ?[2, 4], %s: ?[1]) { %b = const u8[6] [18, 52, 86, 120, 154, 188] %y = matmul_bnb4(%x, %b, %s) {K=4, N=3, block_size=16, quant_type=1} return %y }",
+    ),
+    (
+        "slices of weights of eight bits",
+        "(%s: ?[2, 1]) { %b = const u8[2, 16] [18, 52, 86, 120, 154, 188, 222, 240, 1, 35, 69, 103, 137, 171, 205, 239, 17, 34, 51, 68, 85, 102, 119, 136, 153, 170, 187, 204, 221, 238, 255, 16] %i = const i64[3] [1, 0, 5] %y = gather_block_quantized(%b, %i, %s) {bits=8, block_size=16} return %y }",
+    ),
 ];
 
 /// Cases whose second derivative cannot be had.

@@ -12,7 +12,7 @@ mod shapes;
 mod windows;
 
 use tensorc::DType;
-use tensorc::ir::op::{Compute, OpRef, Registry, TypeRule};
+use tensorc::ir::op::{Compute, OnnxName, OpRef, Registry, TypeRule};
 
 use crate::model::{NodeSpec, Writer};
 
@@ -46,19 +46,28 @@ pub fn draw_of(op: &str) -> Option<Draw> {
     tables.iter().flat_map(|t| t.iter()).find(|(name, _)| *name == op).map(|(_, draw)| *draw)
 }
 
-/// ONNX names of the operators that are drawn, in order.
-pub fn drawn(registry: &Registry) -> Vec<&'static str> {
-    let names = registry.iter().flat_map(|op| op.names.onnx.iter().map(|n| n.0));
-    let mut names: Vec<&str> = names.filter(|n| !NOT_DRAWN.contains(n)).collect();
+/// Names of the standard operators, in order.
+pub fn standard_names(registry: &Registry) -> Vec<&'static str> {
+    let all = registry.iter().flat_map(|op| &op.names.onnx);
+    let mut names: Vec<&str> = all.filter(|n| n.is_standard()).map(|n| n.name).collect();
     names.sort_unstable();
     names.dedup();
     names
 }
 
+/// The entry for a standard operator.
+pub fn standard<'r>(registry: &'r Registry, op: &str, opset: i64) -> Option<&'r OpRef> {
+    registry.onnx(OnnxName::STANDARD, op, opset as u32)
+}
+
+/// ONNX names of the operators that are drawn, in order.
+pub fn drawn(registry: &Registry) -> Vec<&'static str> {
+    standard_names(registry).into_iter().filter(|n| !NOT_DRAWN.contains(n)).collect()
+}
+
 /// Draws a node of an operator and adds it; whether one was added.
 pub fn add(w: &mut Writer<'_>, name: &str) -> bool {
-    let newest = w.model.opset as u32;
-    let Some(op) = w.registry.onnx(name, newest).cloned() else { return false };
+    let Some(op) = standard(w.registry, name, w.model.opset).cloned() else { return false };
     let spec = match draw_of(name) {
         Some(draw) => draw(w, name),
         None if matches!(op.compute, Compute::Scalar(_)) => elementwise::draw(w, &op, name),
@@ -69,8 +78,7 @@ pub fn add(w: &mut Writer<'_>, name: &str) -> bool {
 
 /// The element types that the entry of an ONNX operator allows at a formal position.
 pub fn types(w: &Writer<'_>, name: &str, position: usize) -> Vec<DType> {
-    let op: Option<&OpRef> = w.registry.onnx(name, w.model.opset as u32);
-    match op.and_then(|op| op.input_spec(position)).map(|s| &s.ty) {
+    match standard(w.registry, name, w.model.opset).and_then(|op| op.input_spec(position)).map(|s| &s.ty) {
         Some(TypeRule::Group(_, list) | TypeRule::OneOf(list)) if !list.is_empty() => list.to_vec(),
         _ => DType::ALL.to_vec(),
     }

@@ -30,6 +30,7 @@ pub(super) const DRAWS: &[(&str, Draw)] = &[
     ("ReduceProd", reduce),
     ("ReduceSum", reduce),
     ("ReduceSumSquare", reduce),
+    ("SimplifiedLayerNormalization", layer_norm),
     ("Softmax", along_axis),
     ("SoftmaxCrossEntropyLoss", loss),
     ("TopK", top_k),
