@@ -5,10 +5,11 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ConvAlgorithm, ConvPass};
 
 use super::planes::PlaneTasks;
-use super::staged::Stage;
+use super::staged::{GroupPlanes, Reader, Stage};
 use super::{Tensors, WindowShape};
+use crate::blocking::EvenSplit;
 use crate::epilogue::EpilogueCall;
-use crate::isa_levels::{IsaLevel, StagedRows};
+use crate::isa_levels::{IsaLevel, Panel};
 
 /// Output channels of a group up to which a plane at a time beats a matrix product, and most input channels.
 const FILTERS: u64 = 8;
@@ -20,15 +21,27 @@ pub(crate) fn has_small_groups(call: &Conv2d) -> bool {
     forward && call.groups > 1 && call.kernel != [1, 1] && call.out_channels <= FILTERS && call.in_channels <= CHANNELS
 }
 
-pub(super) fn tasks(shape: &WindowShape) -> usize {
-    PlaneTasks::new(shape, shape.out_channels).tasks()
+/// Fewest output rows of a task.
+const MIN_ROWS: usize = 8;
+
+/// Elements of the packed filters of a group; a filter alone needs no packing.
+fn packed_elements(shape: &WindowShape) -> usize {
+    if shape.out_channels > 1 { shape.out_channels * shape.depth() } else { 0 }
 }
 
-/// Elements of scratch one thread needs: for staged rows, and a list of the terms of the sum.
+fn plane_tasks(shape: &WindowShape) -> PlaneTasks<'_> {
+    PlaneTasks::new(shape, shape.out_channels, MIN_ROWS)
+}
+
+pub(super) fn tasks(shape: &WindowShape) -> usize {
+    plane_tasks(shape).tasks()
+}
+
+/// Elements of scratch one thread needs.
 pub(super) fn scratch(shape: &WindowShape) -> usize {
     match shape.is_empty() {
         true => 0,
-        false => Stage::new(shape).elements() + shape.depth(),
+        false => Stage::new(shape).scratch() + packed_elements(shape),
     }
 }
 
@@ -47,74 +60,37 @@ pub(super) unsafe fn run(
     if tasks.is_empty() {
         return;
     }
+    let packed = scratch.wrapping_add(Stage::new(shape).scratch());
+    let (panel, depth) = (EvenSplit::into(shape.out_channels, 1), shape.depth());
     // SAFETY: the scratch is as long as `scratch` says.
-    let reader = unsafe { Reader::new(shape, scratch) };
+    let reader = unsafe { Reader::new(Stage::new(shape), scratch) };
+    let mut kept = None;
     let compute = |image: usize, channel: usize, rows: Range<usize>| {
         let group = channel / shape.out_channels;
+        let w = tensors.right.wrapping_add(channel * depth);
+        if shape.out_channels > 1 && kept.replace(group) != Some(group) {
+            let (dst, width) = (packed, shape.out_channels);
+            let filters = Panel {
+                src: w,
+                k_stride: 1,
+                j_stride: depth as isize,
+                k: depth,
+                width,
+                dst,
+                ld: width as isize,
+                pad: width,
+            };
+            // SAFETY: the filters of the group are as many, and scratch has room for them.
+            unsafe { level.panel(&filters) };
+        }
         let planes = GroupPlanes {
             x: tensors.left.wrapping_add(image * shape.image() + group * shape.in_channels * shape.plane()),
-            w: tensors.right.wrapping_add(channel * shape.depth()),
+            w: if shape.out_channels > 1 { packed } else { w },
             y: tensors.result.wrapping_add(image * shape.images[1] + channel * shape.pixels()),
         };
         // SAFETY: the planes and the filters are inside their tensors.
-        unsafe { reader.rows(level, shape, planes, rows) };
+        unsafe { reader.rows(level, planes, panel, rows) };
     };
     // SAFETY: passed on from the caller.
-    unsafe { PlaneTasks::new(shape, shape.out_channels).run(tasks, epilogue, compute) };
-}
-
-/// What a group reads and writes.
-#[derive(Clone, Copy)]
-struct GroupPlanes {
-    x: *const f32,
-    w: *const f32,
-    y: *mut f32,
-}
-
-/// Staged rows in the scratch, with the list of the terms.
-struct Reader<'a> {
-    stage: Stage<'a>,
-    terms: &'a [u32],
-    memory: *mut f32,
-}
-
-impl<'a> Reader<'a> {
-    /// # Safety
-    /// `memory` has [`scratch`] elements, which nothing else uses.
-    unsafe fn new(shape: &'a WindowShape, memory: *mut f32) -> Reader<'a> {
-        let stage = Stage::new(shape);
-        // SAFETY: the scratch is aligned for four bytes, and holds the terms, which are written before they are read, behind the rows.
-        let terms = unsafe {
-            let terms = memory.add(stage.elements()).cast::<u32>();
-            terms.write_bytes(0, shape.depth());
-            core::slice::from_raw_parts_mut(terms, shape.depth())
-        };
-        stage.list_terms(terms);
-        Reader { stage, terms, memory }
-    }
-
-    /// Computes some rows of the output channels of a group.
-    ///
-    /// # Safety
-    /// `planes` holds the input, the filters and the output of one group.
-    unsafe fn rows(&self, level: IsaLevel, shape: &WindowShape, planes: GroupPlanes, rows: Range<usize>) {
-        for first in rows.clone().step_by(self.stage.rows) {
-            let rows = first..rows.end.min(first + self.stage.rows);
-            // SAFETY: passed on from the caller; the scratch holds the staged rows.
-            unsafe {
-                self.stage.fill(level, planes.x, rows.clone(), self.memory);
-                level.staged_rows(&StagedRows {
-                    x: self.memory,
-                    row: self.stage.row(),
-                    terms: self.terms,
-                    w: planes.w,
-                    channels: shape.out_channels,
-                    rows: rows.len(),
-                    columns: shape.output[1],
-                    y: planes.y.add(first * shape.output[1]),
-                    plane: shape.pixels(),
-                });
-            }
-        }
-    }
+    unsafe { plane_tasks(shape).run(tasks, epilogue, compute) };
 }

@@ -2,7 +2,7 @@
 //! executed.
 //!
 //! `shape` brings a convolution and its data gradient into one form, windows that are moved over an
-//! image; `windows` computes that form, `grouped` (with `staged` rows) and `planar` special cases of it. `filters` provides the filter
+//! image; `windows` computes that form, `rows` and `grouped` (over `staged` rows) and `planar` special cases of it. `filters` provides the filter
 //! matrix and `patches` the matrix of image patches. `correlate` computes the gradient of filters. `blocked`, `blocked_depthwise` and
 //! `winograd` compute blocks of 16 channels, which may lie in blocks, last or, where they are copied, in planes.
 
@@ -14,6 +14,7 @@ mod grouped;
 mod patches;
 mod planar;
 mod planes;
+mod rows;
 mod shape;
 mod staged;
 mod windows;
@@ -37,7 +38,9 @@ pub(crate) use shape::WindowShape;
 pub fn conv_variant(call: &Conv2d) -> ConvVariant {
     match call.pass {
         _ if call.pass.tile().is_some() => ConvVariant::Winograd,
-        _ if !call.in_planes() && call.is_depthwise() => ConvVariant::BlockedDepthwise,
+        _ if call.is_depthwise() && (!call.in_planes() || blocked_depthwise::takes_planes(call)) => {
+            ConvVariant::BlockedDepthwise
+        }
         _ if !call.in_planes() => ConvVariant::Blocked,
         ConvPass::FilterGradient => ConvVariant::Correlate,
         _ if has_small_groups(call) => ConvVariant::Grouped,
@@ -174,6 +177,7 @@ pub fn conv_tasks_by(variant: ConvVariant, call: &Conv2d) -> u64 {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).tasks(),
         ConvVariant::Planar => planar::tasks(&WindowShape::forward(call)),
         ConvVariant::Grouped => grouped::tasks(&WindowShape::forward(call)),
+        ConvVariant::Windows if rows::pays(call) => rows::plane_tasks(&WindowShape::forward(call)).tasks(),
         ConvVariant::Windows => windows::WindowTasks::new(call).tasks(),
         ConvVariant::Blocked => blocked::BlockedTasks::new(call).tasks(),
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).tasks(),
@@ -211,6 +215,7 @@ pub fn conv_scratch_by(variant: ConvVariant, call: &Conv2d, prologue: Option<usi
         ConvVariant::Planar => planar::scratch(&WindowShape::forward(call)),
         ConvVariant::Grouped => grouped::scratch(&WindowShape::forward(call)),
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).scratch(computed),
+        ConvVariant::Windows if rows::pays(call) => rows::scratch(&WindowShape::forward(call)),
         ConvVariant::Windows => windows::WindowTasks::new(call).scratch(),
         ConvVariant::Blocked => blocked::BlockedTasks::new(call).scratch(computed),
         ConvVariant::Winograd => winograd::WinogradTasks::new(call).scratch(computed),
@@ -308,6 +313,9 @@ unsafe fn run(
             }
             ConvVariant::Planar => planar::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),
             ConvVariant::Grouped => grouped::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),
+            ConvVariant::Windows if rows::pays(call) => {
+                rows::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch)
+            }
             ConvVariant::Windows => {
                 windows::run(level, &windows::WindowTasks::new(call), tensors, epilogue, tasks, scratch)
             }

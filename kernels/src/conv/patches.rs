@@ -68,15 +68,16 @@ pub(super) unsafe fn fetch(
     // Planes a multiple of 2 KiB apart share sets of the first-level cache: few are read at a time,
     // so that the lines one filter tap brings in are still there for the next.
     let together = if shape.plane().is_multiple_of(512) { 8 } else { channels.len().max(1) };
-    let vectors: [_; NR / LANES] = core::array::from_fn(|v| {
+    let mut segments = [[Segment::default(); LANES]; NR / LANES];
+    let mut counts = [0; NR / LANES];
+    for (v, (segments, count)) in segments.iter_mut().zip(&mut counts).enumerate() {
         let start = cols.start + v * LANES;
-        segments(shape, columns, start..cols.end.min(start + LANES), image)
-    });
+        *count = cut(shape, columns, start..cols.end.min(start + LANES), image, segments);
+    }
     let blocks = (0..channels.len()).step_by(together).flat_map(|first| (0..NR / LANES).map(move |v| (first, v)));
     for (first, v) in blocks {
-        let (segments, count) = &vectors[v];
         let window = InputWindow {
-            segments: &segments[..(*count).max(1)],
+            segments: &segments[v][..counts[v].max(1)],
             input: shape.input,
             kernel: shape.kernel,
             strides: shape.strides,
@@ -91,14 +92,14 @@ pub(super) unsafe fn fetch(
     }
 }
 
-/// Cuts a vector of columns at the ends of output rows.
-fn segments(
+/// Cuts a vector of columns at the ends of output rows, and returns into how many segments.
+fn cut(
     shape: &WindowShape,
     columns: &PatchColumns,
     cols: Range<usize>,
     first_image: usize,
-) -> ([Segment; LANES], usize) {
-    let mut segments = [Segment::default(); LANES];
+    segments: &mut [Segment; LANES],
+) -> usize {
     let mut count = 0;
     let mut column = cols.start;
     while column < cols.end {
@@ -110,5 +111,5 @@ fn segments(
         count += 1;
         column += len;
     }
-    (segments, count)
+    count
 }

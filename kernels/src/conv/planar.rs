@@ -9,7 +9,7 @@ use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{IsaLevel, LANES, Plane};
 
 pub(super) fn tasks(shape: &WindowShape) -> usize {
-    PlaneTasks::new(shape, 1).tasks()
+    PlaneTasks::new(shape, 1, 1).tasks()
 }
 
 /// Elements of scratch one thread needs, as artifacts provide them: more than the list of [`columns`].
@@ -57,7 +57,7 @@ pub(super) unsafe fn run(
         unsafe { level.plane(&plane) };
     };
     // SAFETY: passed on from the caller.
-    unsafe { PlaneTasks::new(shape, 1).run(tasks, epilogue, compute) };
+    unsafe { PlaneTasks::new(shape, 1, 1).run(tasks, epilogue, compute) };
 }
 
 /// For each filter column, the half-open range of output columns whose tap lies in the image.

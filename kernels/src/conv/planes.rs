@@ -23,11 +23,11 @@ pub(super) struct PlaneTasks<'a> {
 }
 
 impl<'a> PlaneTasks<'a> {
-    /// `channels` divides the output channels of a group.
-    pub fn new(shape: &'a WindowShape, channels: usize) -> PlaneTasks<'a> {
+    /// `channels` divides the output channels of a group; bands have at least so many rows, if there are as many.
+    pub fn new(shape: &'a WindowShape, channels: usize, rows: usize) -> PlaneTasks<'a> {
         let channels = channels.max(1);
         let terms = (channels * shape.pixels() * shape.depth()).max(1);
-        let bands = EvenSplit::into(shape.output[0], terms / TASK_TERMS);
+        let bands = EvenSplit::into(shape.output[0], (terms / TASK_TERMS).min(shape.output[0] / rows));
         let together = if bands.parts() > 1 { 1 } else { (TASK_TERMS / terms).max(1) };
         let units = shape.batch * shape.groups * shape.out_channels / channels;
         PlaneTasks { shape, channels, runs: EvenSplit::by(units, together), bands }

@@ -1,16 +1,19 @@
-//! Rows of the input channels of a group, copied with their padding, so that the inner kernel of [`super::grouped`] has no conditions. With a
-//! column stride `s`, columns that leave the same remainder lie side by side: what a tap reads of neighbouring output columns is a run of
-//! elements.
+//! Rows of the input channels of a group, copied with their padding, so that the inner kernel of [`super::grouped`] and [`super::rows`] has no
+//! conditions. With a column stride `s`, columns that leave the same remainder lie side by side: what a tap reads of neighbouring output columns
+//! is a run of elements.
 
 use core::ops::Range;
 
 use super::WindowShape;
-use crate::isa_levels::{IsaLevel, LANES, StagedLine};
+use crate::blocking::{EvenSplit, whole_lines};
+use crate::isa_levels::{IsaLevel, LANES, StagedLines, StagedRows};
 
-/// Elements that are staged together, about: they stay in the second-level cache.
-const ELEMENTS: usize = 4 * 1024;
+/// Elements that are staged together, about: they stay in the first-level cache.
+const ELEMENTS: usize = 6 * 1024;
 /// Output rows that are staged together at least, where there are so many: rows of the filter overlap.
 const MIN_ROWS: usize = 8;
+/// Terms of a sum at least, where there are so many, that are added before it is stored.
+const MIN_TERMS: usize = 64;
 
 /// How the rows of a convolution are staged.
 pub(super) struct Stage<'a> {
@@ -18,18 +21,21 @@ pub(super) struct Stage<'a> {
     /// Elements of a row of columns of one remainder.
     width: usize,
     /// Output rows that are staged together.
-    pub rows: usize,
+    rows: usize,
+    /// Input channels of a group, of which parts are staged together.
+    channels: EvenSplit,
 }
 
 impl<'a> Stage<'a> {
     pub fn new(shape: &'a WindowShape) -> Stage<'a> {
         let reach = shape.kernel[1].saturating_sub(1) * shape.dilations[1] / shape.strides[1];
-        let width = shape.output[1].next_multiple_of(LANES) + reach;
-        let mut stage = Stage { shape, width, rows: 1 };
-        let line = (shape.in_channels * stage.line()).max(1);
-        let below = shape.kernel[0].saturating_sub(1) * shape.dilations[0] + 1;
-        let fitting = (ELEMENTS / line).saturating_sub(below) / shape.strides[0];
+        let width = whole_lines(shape.output[1].next_multiple_of(LANES) + reach);
+        let mut stage = Stage { shape, width, rows: 1, channels: EvenSplit::into(shape.in_channels, 1) };
+        let least = MIN_TERMS.div_ceil(shape.taps().max(1)).clamp(1, shape.in_channels.max(1));
+        let fitting = (ELEMENTS / (least * stage.line())).saturating_sub(stage.below()) / shape.strides[0];
         stage.rows = fitting.max(MIN_ROWS).min(shape.output[0]).max(1);
+        let most = (ELEMENTS / (stage.lines(stage.rows) * stage.line())).max(least);
+        stage.channels = EvenSplit::by(shape.in_channels, most);
         stage
     }
 
@@ -38,57 +44,129 @@ impl<'a> Stage<'a> {
         self.shape.strides[1] * self.width
     }
 
-    /// Rows of a channel that are staged together.
-    fn lines(&self) -> usize {
-        (self.rows - 1) * self.shape.strides[0] + self.shape.kernel[0].saturating_sub(1) * self.shape.dilations[0] + 1
+    /// Rows of a channel that one output row reads, with those between them.
+    fn below(&self) -> usize {
+        self.shape.kernel[0].saturating_sub(1) * self.shape.dilations[0] + 1
     }
 
-    /// Elements between what neighbouring output rows read.
-    pub fn row(&self) -> usize {
-        self.shape.strides[0] * self.line()
+    /// Rows of a channel that so many output rows read.
+    fn lines(&self, rows: usize) -> usize {
+        (rows - 1) * self.shape.strides[0] + self.below()
     }
 
-    /// Elements of the staged rows.
-    pub fn elements(&self) -> usize {
-        self.shape.in_channels * self.lines() * self.line()
+    /// Elements between channels.
+    fn channel(&self) -> usize {
+        self.lines(self.rows) * self.line()
+    }
+
+    fn elements(&self) -> usize {
+        whole_lines(self.channels.longest() * self.channel())
+    }
+
+    fn terms(&self) -> usize {
+        self.channels.longest() * self.shape.taps()
+    }
+
+    /// Elements of scratch: for the staged rows, and a list of the terms of the sum.
+    pub fn scratch(&self) -> usize {
+        self.elements() + whole_lines(self.terms())
     }
 
     /// Lists where each term of the sum lies.
-    pub fn list_terms(&self, terms: &mut [u32]) {
+    fn list_terms(&self, terms: &mut [u32]) {
         let WindowShape { kernel: [down, across], dilations, strides, .. } = *self.shape;
         for (k, term) in terms.iter_mut().enumerate() {
             let (channel, tap) = (k / (down * across), k % (down * across));
             let (r, s) = (tap / across * dilations[0], tap % across * dilations[1]);
-            let line = channel * self.lines() + r;
-            *term = (line * self.line() + s % strides[1] * self.width + s / strides[1]) as u32;
+            let line = channel * self.channel() + r * self.line();
+            *term = (line + s % strides[1] * self.width + s / strides[1]) as u32;
         }
     }
 
-    /// Copies what the output rows `rows` read, at most [`Stage::rows`] of them, of the channels from `x` on.
+    /// Copies what some output rows read of the channels from `x` on.
     ///
     /// # Safety
     /// `x` addresses the planes of the channels, and `to` room for [`Stage::elements`].
-    pub unsafe fn fill(&self, level: IsaLevel, x: *const f32, rows: Range<usize>, to: *mut f32) {
+    unsafe fn fill(&self, level: IsaLevel, x: *const f32, channels: usize, rows: &Range<usize>, to: *mut f32) {
         let shape = self.shape;
-        let read = (rows.len() - 1) * shape.strides[0] + shape.kernel[0].saturating_sub(1) * shape.dilations[0] + 1;
-        for channel in 0..shape.in_channels {
-            for line in 0..read {
-                let from = (rows.start * shape.strides[0] + line).wrapping_sub(shape.pads[0]);
-                let to = to.wrapping_add((channel * self.lines() + line) * self.line());
-                // SAFETY: the row is inside the plane, or not read; room is for all lines of all channels.
-                unsafe {
-                    if from >= shape.input[0] {
-                        to.write_bytes(0, self.line());
-                        continue;
-                    }
-                    level.staged_line(&StagedLine {
-                        x: x.add(channel * shape.plane() + from * shape.input[1]),
-                        columns: shape.input[1],
-                        pad: shape.pads[1],
-                        step: shape.strides[1],
-                        to,
-                        width: self.width,
-                    });
+        for channel in 0..channels {
+            let lines = StagedLines {
+                x: x.wrapping_add(channel * shape.plane()),
+                input: shape.input,
+                first: (rows.start * shape.strides[0]).wrapping_sub(shape.pads[0]),
+                count: self.lines(rows.len()),
+                pad: shape.pads[1],
+                step: shape.strides[1],
+                to: to.wrapping_add(channel * self.channel()),
+                width: self.width,
+                ahead: shape.plane(),
+            };
+            // SAFETY: the plane is readable, and room is for all rows of all channels.
+            unsafe { level.staged_lines(&lines) };
+        }
+    }
+}
+
+/// What is read and written for a group of an image.
+#[derive(Clone, Copy)]
+pub(super) struct GroupPlanes {
+    pub x: *const f32,
+    /// Panels of filters: term k of filter i of one at `k·filters + i`.
+    pub w: *const f32,
+    pub y: *mut f32,
+}
+
+/// Staged rows in memory, with the list of the terms.
+pub(super) struct Reader<'a> {
+    stage: Stage<'a>,
+    terms: &'a [u32],
+    memory: *mut f32,
+}
+
+impl<'a> Reader<'a> {
+    /// # Safety
+    /// `memory` has [`Stage::scratch`] elements, which nothing else uses.
+    pub unsafe fn new(stage: Stage<'a>, memory: *mut f32) -> Reader<'a> {
+        let count = stage.terms();
+        // SAFETY: the scratch is aligned for four bytes, and holds the terms, which are written before they are read, behind the rows.
+        let terms = unsafe {
+            let terms = memory.add(stage.elements()).cast::<u32>();
+            terms.write_bytes(0, count);
+            core::slice::from_raw_parts_mut(terms, count)
+        };
+        stage.list_terms(terms);
+        Reader { stage, terms, memory }
+    }
+
+    /// Computes some rows of output channels that read the same input channels, of which each panel has so many as it says.
+    ///
+    /// # Safety
+    /// The planes and the filters are inside their tensors.
+    pub unsafe fn rows(&self, level: IsaLevel, planes: GroupPlanes, panels: EvenSplit, rows: Range<usize>) {
+        let Stage { shape, channels, .. } = self.stage;
+        let taps = shape.taps();
+        for first in rows.clone().step_by(self.stage.rows) {
+            let rows = first..rows.end.min(first + self.stage.rows);
+            for part in (0..channels.parts()).map(|part| channels.range(part)) {
+                let x = planes.x.wrapping_add(part.start * shape.plane());
+                // SAFETY: passed on from the caller.
+                unsafe { self.stage.fill(level, x, part.len(), &rows, self.memory) };
+                for panel in (0..panels.parts()).map(|panel| panels.range(panel)) {
+                    let y = planes.y.wrapping_add(panel.start * shape.pixels() + first * shape.output[1]);
+                    let staged = StagedRows {
+                        x: self.memory,
+                        row: shape.strides[0] * self.stage.line(),
+                        terms: &self.terms[..part.len() * taps],
+                        w: planes.w.wrapping_add(panel.start * shape.depth() + part.start * taps * panel.len()),
+                        channels: panel.len(),
+                        rows: rows.len(),
+                        columns: shape.output[1],
+                        y,
+                        plane: shape.pixels(),
+                        continued: part.start > 0,
+                    };
+                    // SAFETY: the rows are staged, and the rest passed on from the caller.
+                    unsafe { level.staged_rows(&staged) };
                 }
             }
         }

@@ -14,6 +14,7 @@ const LANES: usize = 8;
 
 impl Lanes for __m256 {
     const LANES: usize = LANES;
+    const SUMS: usize = 12;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -31,6 +32,38 @@ impl Lanes for __m256 {
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: as above.
         unsafe { _mm256_storeu_ps(p, self) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_few(p: *const f32, count: usize) -> Self {
+        // SAFETY: as above.
+        unsafe { if count >= LANES { _mm256_loadu_ps(p) } else { _mm256_maskload_ps(p, lane_mask(count)) } }
+    }
+
+    #[inline(always)]
+    unsafe fn store_few(self, p: *mut f32, count: usize) {
+        // SAFETY: as above.
+        unsafe {
+            match count {
+                LANES.. => _mm256_storeu_ps(p, self),
+                count => _mm256_maskstore_ps(p, lane_mask(count), self),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fetch(p: *const f32) {
+        // SAFETY: any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn deinterleave(self, b: Self) -> [Self; 2] {
+        // SAFETY: as above.
+        unsafe {
+            let ordered = |x| _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(_mm256_castps_pd(x)));
+            [ordered(_mm256_shuffle_ps::<0x88>(self, b)), ordered(_mm256_shuffle_ps::<0xdd>(self, b))]
+        }
     }
 
     #[inline(always)]
@@ -97,12 +130,6 @@ impl Vector for __m256 {
                 }
             }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn fetch(p: *const f32) {
-        // SAFETY: any address will do.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 
     #[inline(always)]

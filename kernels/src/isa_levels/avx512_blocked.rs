@@ -167,43 +167,79 @@ unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usi
     }
 }
 
+type DepthwiseFn = unsafe fn(&DepthwiseTile, usize);
+
+/// 1 to 14 pixels.
+macro_rules! depth_pixels {
+    ($step:literal) => {
+        [
+            depth_pixels::<1, $step>,
+            depth_pixels::<2, $step>,
+            depth_pixels::<3, $step>,
+            depth_pixels::<4, $step>,
+            depth_pixels::<5, $step>,
+            depth_pixels::<6, $step>,
+            depth_pixels::<7, $step>,
+            depth_pixels::<8, $step>,
+            depth_pixels::<9, $step>,
+            depth_pixels::<10, $step>,
+            depth_pixels::<11, $step>,
+            depth_pixels::<12, $step>,
+            depth_pixels::<13, $step>,
+            depth_pixels::<14, $step>,
+        ]
+    };
+}
+
+/// By the distance of pixels.
+static DEPTHWISE: [(usize, [DepthwiseFn; TILE_PIXELS]); 2] = [(16, depth_pixels!(16)), (32, depth_pixels!(32))];
+
 /// # Safety
 /// As [`super::IsaLevel`].
-#[target_feature(enable = "avx512f")]
 pub(super) unsafe fn depthwise_tile(t: &DepthwiseTile) {
-    let mut done = 0;
-    // SAFETY: pixels done.. of the tile.
-    unsafe {
-        while t.pixels - done >= 8 {
-            depth_pixels::<8>(t, done);
-            done += 8;
-        }
-        if t.pixels - done >= 4 {
-            depth_pixels::<4>(t, done);
-            done += 4;
-        }
-        while done < t.pixels {
-            depth_pixels::<1>(t, done);
-            done += 1;
+    let special = DEPTHWISE.iter().find(|(step, _)| *step == t.step).map(|(_, table)| table);
+    let most = if special.is_some() { TILE_PIXELS } else { 8 };
+    let tiles = t.pixels.div_ceil(most);
+    for tile in 0..tiles {
+        let first = tile * t.pixels / tiles;
+        let pixels = (tile + 1) * t.pixels / tiles - first;
+        // SAFETY: the pixels are of the tile.
+        unsafe {
+            match (special, pixels) {
+                (Some(table), pixels) => table[pixels - 1](t, first),
+                (None, 8) => depth_pixels::<8, 0>(t, first),
+                (None, _) => {
+                    let middle = pixels / 4 * 4;
+                    (0..middle).step_by(4).for_each(|i| depth_pixels::<4, 0>(t, first + i));
+                    (middle..pixels).for_each(|i| depth_pixels::<1, 0>(t, first + i));
+                }
+            }
         }
     }
 }
 
+/// `P` pixels at a distance of `STEP`, or of what the tile says if that is 0.
+///
 /// # Safety
 /// As [`super::IsaLevel`], with pixels `first..first + P` in the tile.
 #[target_feature(enable = "avx512f")]
-unsafe fn depth_pixels<const P: usize>(t: &DepthwiseTile, first: usize) {
+unsafe fn depth_pixels<const P: usize, const STEP: usize>(t: &DepthwiseTile, first: usize) {
+    let step = if STEP == 0 { t.step } else { STEP };
     let mut acc = [_mm512_setzero_ps(); P];
     // SAFETY: all addresses are of elements that the tile names.
     unsafe {
-        for r in 0..t.kernel[0] {
+        let (mut x, mut w) = (t.x.wrapping_add(first * step), t.w);
+        for _ in 0..t.kernel[0] {
+            let mut at = x;
             for s in 0..t.kernel[1] {
-                let x = t.x.wrapping_add(first * t.step + r * t.tap[0] + s * t.tap[1]);
-                let filter = _mm512_loadu_ps(t.w.add(r * t.w_row + s * LANES));
+                let filter = _mm512_loadu_ps(w.add(s * LANES));
                 for (p, sum) in acc.iter_mut().enumerate() {
-                    *sum = _mm512_fmadd_ps(_mm512_loadu_ps(x.add(p * t.step)), filter, *sum);
+                    *sum = _mm512_fmadd_ps(_mm512_loadu_ps(at.add(p * step)), filter, *sum);
                 }
+                at = at.wrapping_add(t.tap[1]);
             }
+            x = x.wrapping_add(t.tap[0]);
+            w = w.wrapping_add(t.w_row);
         }
         for (p, sum) in acc.iter().enumerate() {
             _mm512_storeu_ps(t.y.add((first + p) * t.y_step), *sum);

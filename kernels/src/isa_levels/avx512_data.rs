@@ -58,6 +58,10 @@ unsafe fn transpose(p: &Panel) {
     // A load across two lines of the cache takes as long as two.
     let lead = terms_before_line(p.src, p.j_stride);
     let mut k0 = 0;
+    if p.k >= LANES && p.width.is_multiple_of(LANES) && p.width == p.pad {
+        // SAFETY: passed on from the caller.
+        return unsafe { transpose_whole(p, if lead > 0 { lead } else { LANES }) };
+    }
     while k0 < p.k {
         let depth = if k0 == 0 && lead > 0 { lead } else { LANES }.min(p.k - k0);
         for j0 in (0..p.pad).step_by(LANES) {
@@ -82,6 +86,42 @@ unsafe fn transpose(p: &Panel) {
             }
         }
         k0 += depth;
+    }
+}
+
+/// [`transpose`] where all blocks are whole: but for the first one, which counts for `lead` terms, each begins where the one before it ends, or
+/// earlier if it would reach too far.
+///
+/// # Safety
+/// As [`super::IsaLevel`].
+#[target_feature(enable = "avx512f")]
+unsafe fn transpose_whole(p: &Panel, lead: usize) {
+    /// Elements of each row fetched ahead of their use.
+    const AHEAD: isize = 64;
+    let mut k0 = 0;
+    let mut next = lead;
+    loop {
+        for j0 in (0..p.width).step_by(LANES) {
+            let src = p.src.wrapping_add(k0).wrapping_offset(j0 as isize * p.j_stride);
+            let dst = p.dst.wrapping_offset(k0 as isize * p.ld).wrapping_add(j0);
+            let mut rows = [_mm512_setzero_ps(); LANES];
+            // SAFETY: the block is inside both sides.
+            unsafe {
+                for (j, row) in rows.iter_mut().enumerate() {
+                    let src = src.wrapping_offset(j as isize * p.j_stride);
+                    _mm_prefetch::<_MM_HINT_T0>(src.wrapping_offset(AHEAD).cast());
+                    *row = _mm512_loadu_ps(src);
+                }
+                for (k, column) in transposed(rows).into_iter().enumerate() {
+                    _mm512_storeu_ps(dst.wrapping_offset(k as isize * p.ld), column);
+                }
+            }
+        }
+        if k0 + LANES >= p.k {
+            return;
+        }
+        k0 = next.min(p.k - LANES);
+        next = k0 + LANES;
     }
 }
 

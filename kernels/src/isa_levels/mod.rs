@@ -214,15 +214,22 @@ pub(crate) struct Plane<'a> {
     pub columns: &'a [[u32; 2]],
 }
 
-/// A row of an image with zeros for its padding, of which columns that leave the same remainder lie side by side: column
-/// `step·q + phase - pad` at `to[phase·width + q]`.
-pub(crate) struct StagedLine {
+/// Rows of a plane with zeros for their padding, of which columns that leave the same remainder lie side by side: column
+/// `step·q + phase - pad` of row `first + i` at `to[(i·step + phase)·width + q]`.
+pub(crate) struct StagedLines {
     pub x: *const f32,
-    pub columns: usize,
+    /// Rows and columns of the plane.
+    pub input: [usize; 2],
+    /// Modulo 2⁶⁴; rows outside the plane are zero.
+    pub first: usize,
+    pub count: usize,
     pub pad: usize,
     pub step: usize,
     pub to: *mut f32,
+    /// At least [`LANES`].
     pub width: usize,
+    /// Elements from each of x to what will be staged next; any address will do.
+    pub ahead: usize,
 }
 
 /// Rows of some output channels of a convolution that read the same input channels, which are staged.
@@ -234,14 +241,17 @@ pub(crate) struct StagedRows<'a> {
     pub row: usize,
     /// Elements of x to what each term of the sum reads.
     pub terms: &'a [u32],
-    /// Term k of channel o at `w[o·terms + k]`.
+    /// Term k of channel o at `w[k·channels + o]`.
     pub w: *const f32,
+    /// At most [`MR`].
     pub channels: usize,
     pub rows: usize,
     pub columns: usize,
     /// Column c of row r of channel o at `y[o·plane + r·columns + c]`.
     pub y: *mut f32,
     pub plane: usize,
+    /// Whether the sum continues from what y holds instead of zero.
+    pub continued: bool,
 }
 
 /// Most output pixels of a [`RegisterTile`].
@@ -385,8 +395,8 @@ kernels! {
     panel(Panel) = avx512_data::panel, avx2::panel, neon::panel, portable::panel;
     fetch(InputWindow<'_>) = avx512_data::fetch, avx2::fetch, portable::fetch, portable::fetch;
     plane(Plane<'_>) = avx512::plane, avx2::plane, portable::baseline_plane, portable::baseline_plane;
-    staged_line(StagedLine) =
-        staged::avx512::staged_line, staged::avx2::staged_line, staged::neon::staged_line, staged::portable::staged_line;
+    staged_lines(StagedLines) =
+        staged::avx512::staged_lines, staged::avx2::staged_lines, staged::neon::staged_lines, staged::portable::staged_lines;
     staged_rows(StagedRows<'_>) =
         staged::avx512::staged_rows, staged::avx2::staged_rows, staged::neon::staged_rows, staged::portable::staged_rows;
     register_tile(RegisterTile) = avx512_blocked::register_tile, avx2::register_tile, neon::register_tile, portable_blocked::register_tile;

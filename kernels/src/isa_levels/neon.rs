@@ -9,6 +9,7 @@ use super::{DepthwiseTile, Panel, RegisterTile, Skinny, Tile, narrow, narrow_blo
 
 impl Lanes for float32x4_t {
     const LANES: usize = 4;
+    const SUMS: usize = 24;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -26,6 +27,24 @@ impl Lanes for float32x4_t {
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: passed on from the caller.
         unsafe { vst1q_f32(p, self) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_few(p: *const f32, count: usize) -> Self {
+        // SAFETY: passed on from the caller.
+        unsafe { Self::load_first(p, count.min(Self::LANES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_few(self, p: *mut f32, count: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.store_first(p, count.min(Self::LANES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn deinterleave(self, b: Self) -> [Self; 2] {
+        // SAFETY: as for `splat`.
+        unsafe { [vuzp1q_f32(self, b), vuzp2q_f32(self, b)] }
     }
 
     #[inline(always)]

@@ -1,166 +1,207 @@
 //! Convolution of rows that are staged with their padding: every tap of every output column is readable, so that the inner loop has no
-//! conditions. A tile of output channels, rows and vectors of columns stays in registers while the terms of the sum go by.
-
-use core::ops::Range;
+//! conditions. A tile of output channels and vectors of columns, which may be of several rows, stays in registers while the terms of the sum go
+//! by.
 
 use super::vector::Lanes;
-use super::{StagedLine, StagedRows};
+use super::{StagedLines, StagedRows};
 
 /// Most vectors of columns of a tile.
-const MAX_VECTORS: usize = 4;
-/// Output channels of a tile that share what they read.
-const PAIR: usize = 2;
+const MAX_VECTORS: usize = 8;
 
 /// # Safety
 /// As [`super::IsaLevel`].
 #[inline(always)]
-pub(super) unsafe fn rows<X: Lanes>(t: &StagedRows<'_>) {
+unsafe fn rows<X: Lanes>(t: &StagedRows<'_>) {
     let vectors = t.columns.div_ceil(X::LANES);
-    let blocks = vectors.div_ceil(MAX_VECTORS).max(1);
-    let mut channel = 0;
-    while channel < t.channels {
-        let pair = t.channels - channel >= PAIR;
-        for block in 0..blocks {
-            let range = vectors * block / blocks..vectors * (block + 1) / blocks;
-            // SAFETY: passed on from the caller: channels below `channels`, vectors of the row.
-            unsafe {
-                match (pair, range.len()) {
-                    (false, 1) => down::<X, 1, 8, 1>(t, channel, range),
-                    (false, 2) => down::<X, 1, 4, 2>(t, channel, range),
-                    (false, 3) => down::<X, 1, 3, 3>(t, channel, range),
-                    (false, 4) => down::<X, 1, 2, 4>(t, channel, range),
-                    (true, 1) => down::<X, PAIR, 4, 1>(t, channel, range),
-                    (true, 2) => down::<X, PAIR, 2, 2>(t, channel, range),
-                    (true, 3) => down::<X, PAIR, 1, 3>(t, channel, range),
-                    (true, 4) => down::<X, PAIR, 1, 4>(t, channel, range),
-                    _ => {}
-                }
+    let total = t.rows * vectors;
+    let parts = t.channels.div_ceil(X::SUMS / 2);
+    for part in 0..parts {
+        let channel = part * t.channels / parts;
+        let channels = (part + 1) * t.channels / parts - channel;
+        let most = (X::SUMS / channels).min(MAX_VECTORS);
+        // As even as there are tiles for.
+        let even = total.div_ceil(total.div_ceil(most).max(1));
+        let mut first = 0;
+        while first < total {
+            let count = match (total - first).min(even) {
+                3 if channels > 4 => 3,
+                left => 1 << left.ilog2(),
+            };
+            macro_rules! tiles {
+                ($(($channels:literal $($count:literal)*))*) => {
+                    match (channels, count) {
+                        $($(($channels, $count) => tile::<X, $channels, $count>(t, channel, vectors, first),)*)*
+                        _ => {}
+                    }
+                };
             }
+            // SAFETY: passed on from the caller: so many channels and vectors.
+            unsafe {
+                tiles!((1 1 2 4 8)(2 1 2 4 8)(3 1 2 4 8)(4 1 2 4)(5 1 2 3 4)(6 1 2 3 4)(7 1 2 3)(8 1 2 3)(9 1 2)(10 1 2)(11 1 2)(12 1 2));
+            }
+            first += count;
         }
-        channel += if pair { PAIR } else { 1 };
     }
 }
 
-/// All rows of some vectors of columns, `R` at a time.
+/// `M` channels of `V` vectors of columns, counted along rows from `first` on.
 ///
 /// # Safety
-/// As [`rows`]; `C` vectors, and `O` channels from `channel` on.
+/// As [`rows`]: there are so many.
 #[inline(always)]
-unsafe fn down<X: Lanes, const O: usize, const R: usize, const C: usize>(
+unsafe fn tile<X: Lanes, const M: usize, const V: usize>(
     t: &StagedRows<'_>,
     channel: usize,
-    vectors: Range<usize>,
+    vectors: usize,
+    first: usize,
 ) {
-    let mut row = 0;
+    if M * V > X::SUMS {
+        return;
+    }
+    let (mut x, mut y, mut left) = ([t.x; V], [t.y; V], [t.columns; V]);
+    let (mut row, mut column) = (first / vectors, first % vectors * X::LANES);
+    for v in 0..V {
+        x[v] = t.x.wrapping_add(row * t.row + column);
+        y[v] = t.y.wrapping_add(channel * t.plane + row * t.columns + column);
+        left[v] = t.columns - column;
+        column += X::LANES;
+        if column >= t.columns {
+            (row, column) = (row + 1, 0);
+        }
+    }
     // SAFETY: passed on from the caller.
     unsafe {
-        while row + R <= t.rows {
-            tile::<X, O, R, C>(t, channel, row, vectors.start);
-            row += R;
-        }
-        while row < t.rows {
-            tile::<X, O, 1, C>(t, channel, row, vectors.start);
-            row += 1;
-        }
-    }
-}
-
-/// # Safety
-/// As [`down`], with `R` rows from `row` on.
-#[inline(always)]
-unsafe fn tile<X: Lanes, const O: usize, const R: usize, const C: usize>(
-    t: &StagedRows<'_>,
-    channel: usize,
-    row: usize,
-    vector: usize,
-) {
-    let terms = t.terms.len();
-    // SAFETY: staged rows are readable up to whole vectors; what lies behind the last column is not stored.
-    unsafe {
-        let x = t.x.add(row * t.row + vector * X::LANES);
-        let w = t.w.add(channel * terms);
-        let mut acc = [[[X::splat(0.0); O]; C]; R];
-        for (k, &at) in t.terms.iter().enumerate() {
-            let x = x.add(at as usize);
-            let mut filters = [X::splat(0.0); O];
-            for (o, filter) in filters.iter_mut().enumerate() {
-                *filter = X::splat(*w.add(o * terms + k));
-            }
-            for (r, vectors) in acc.iter_mut().enumerate() {
-                for (c, sums) in vectors.iter_mut().enumerate() {
-                    let value = X::load(x.add(r * t.row + c * X::LANES));
-                    for (sum, filter) in sums.iter_mut().zip(filters) {
-                        *sum = value.mul_add(filter, *sum);
-                    }
+        let mut acc = [[X::splat(0.0); V]; M];
+        if t.continued {
+            for (i, sums) in acc.iter_mut().enumerate() {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = X::load_few(y[v].wrapping_add(i * t.plane), left[v]);
                 }
             }
         }
-        for (r, vectors) in acc.iter().enumerate() {
-            for (c, sums) in vectors.iter().enumerate() {
-                for (o, sum) in sums.iter().enumerate() {
-                    let y = t.y.add((channel + o) * t.plane + (row + r) * t.columns);
-                    store(*sum, y, (vector + c) * X::LANES, t.columns);
+        let mut w = t.w.add(channel);
+        for &term in t.terms {
+            let mut values = [X::splat(0.0); V];
+            for (value, x) in values.iter_mut().zip(x) {
+                *value = X::load(x.add(term as usize));
+            }
+            for (i, sums) in acc.iter_mut().enumerate() {
+                let filter = X::splat(*w.add(i));
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    *sum = value.mul_add(filter, *sum);
                 }
             }
+            w = w.wrapping_add(t.channels);
         }
-    }
-}
-
-/// Stores the columns of a vector that there are.
-///
-/// # Safety
-/// The row has so many columns, `first` among them.
-#[inline(always)]
-unsafe fn store<X: Lanes>(sum: X, y: *mut f32, first: usize, columns: usize) {
-    // SAFETY: by the caller's contract.
-    unsafe {
-        if first + X::LANES <= columns {
-            return sum.store(y.add(first));
+        for (i, sums) in acc.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                sum.store_few(y[v].wrapping_add(i * t.plane), left[v]);
+            }
         }
-        let mut last = [0f32; super::LANES];
-        sum.store(last.as_mut_ptr());
-        core::ptr::copy_nonoverlapping(last.as_ptr(), y.add(first), columns - first);
     }
 }
 
 /// # Safety
 /// As [`super::IsaLevel`].
 #[inline(always)]
-unsafe fn line(l: &StagedLine) {
-    for phase in 0..l.step {
-        let first = l.pad.saturating_sub(phase).div_ceil(l.step).min(l.width);
-        let end = (l.columns + l.pad).saturating_sub(phase).div_ceil(l.step).clamp(first, l.width);
-        // SAFETY: columns `step·q + phase - pad` for q in `first..end` are inside the row, and so many fit.
+unsafe fn lines<X: Lanes>(l: &StagedLines) {
+    for line in 0..l.count {
+        let from = l.first.wrapping_add(line);
+        let to = l.to.wrapping_add(line * l.step * l.width);
+        // SAFETY: passed on from the caller: the row is inside the plane, or not read.
         unsafe {
-            let to = l.to.add(phase * l.width);
-            to.write_bytes(0, first);
-            let x = l.x.wrapping_add(first * l.step + phase).wrapping_sub(l.pad);
-            match l.step {
-                1 => core::ptr::copy_nonoverlapping(x, to.add(first), end - first),
-                2 => gather::<2>(x, to.add(first), end - first),
-                step => (0..end - first).for_each(|i| *to.add(first + i) = *x.add(i * step)),
+            if from >= l.input[0] {
+                zero::<X>(to, l.step * l.width, 0..l.step * l.width);
+                continue;
             }
-            to.add(end).write_bytes(0, l.width - end);
+            let x = l.x.add(from * l.input[1]);
+            (0..l.input[1]).step_by(super::LANES).for_each(|i| X::fetch(x.wrapping_add(l.ahead + i)));
+            for phase in 0..l.step {
+                let to = to.add(phase * l.width);
+                let (first, end) = l.columns(phase);
+                zero::<X>(to, l.width, 0..first);
+                zero::<X>(to, l.width, end..l.width);
+            }
+            match l.step {
+                1 => {
+                    let (first, end) = l.columns(0);
+                    copy::<X>(x.wrapping_add(first).wrapping_sub(l.pad), to.add(first), end - first);
+                }
+                2 => halves::<X>(l, x, to),
+                step => (0..step).for_each(|phase| {
+                    let (first, end) = l.columns(phase);
+                    let x = x.wrapping_add(phase).wrapping_sub(l.pad);
+                    (first..end).for_each(|q| *to.add(phase * l.width + q) = *x.wrapping_add(q * step));
+                }),
+            }
         }
     }
 }
 
-/// Copies every `STEP`-th element, in blocks that the compiler makes vectors of.
+impl StagedLines {
+    /// The staged columns of a remainder that are columns of the plane.
+    #[inline(always)]
+    fn columns(&self, phase: usize) -> (usize, usize) {
+        let first = self.pad.saturating_sub(phase).div_ceil(self.step).min(self.width);
+        (first, (self.input[1] + self.pad).saturating_sub(phase).div_ceil(self.step).clamp(first, self.width))
+    }
+}
+
+/// Writes zero to a range of `len` elements, at least a vector of them, and to some of the others.
 ///
 /// # Safety
-/// The elements that are copied are readable, and `to` has room for them.
+/// So many elements are writable.
 #[inline(always)]
-unsafe fn gather<const STEP: usize>(x: *const f32, to: *mut f32, count: usize) {
-    const BLOCK: usize = 8;
-    let whole = count.saturating_sub(1) / BLOCK * BLOCK;
-    // SAFETY: of a whole block all elements up to the last that is copied are readable, and those between it and the next block.
+unsafe fn zero<X: Lanes>(to: *mut f32, len: usize, range: core::ops::Range<usize>) {
+    let mut at = range.start;
+    while at < range.end {
+        // SAFETY: the vector is inside.
+        unsafe { X::splat(0.0).store(to.add(at.min(len - X::LANES))) };
+        at += X::LANES;
+    }
+}
+
+/// # Safety
+/// So many elements are readable and writable.
+#[inline(always)]
+unsafe fn copy<X: Lanes>(x: *const f32, to: *mut f32, count: usize) {
+    let whole = count / X::LANES * X::LANES;
+    // SAFETY: by the caller's contract.
     unsafe {
-        for i in (0..whole).step_by(BLOCK) {
-            let mut block = [[0f32; STEP]; BLOCK];
-            core::ptr::copy_nonoverlapping(x.add(i * STEP), block.as_mut_ptr().cast(), BLOCK * STEP);
-            to.add(i).cast::<[f32; BLOCK]>().write(block.map(|columns| columns[0]));
+        for i in (0..whole).step_by(X::LANES) {
+            X::load(x.add(i)).store(to.add(i));
         }
-        (whole..count).for_each(|i| *to.add(i) = *x.add(i * STEP));
+        if whole < count {
+            X::load_few(x.add(whole), count - whole).store_few(to.add(whole), count - whole);
+        }
+    }
+}
+
+/// A row of which every other column is staged apart.
+///
+/// # Safety
+/// As [`lines`].
+#[inline(always)]
+unsafe fn halves<X: Lanes>(l: &StagedLines, x: *const f32, to: *mut f32) {
+    // Where elements at even places go, and those at odd ones, and how many are staged.
+    let [even, odd] = [l.pad, l.pad + 1].map(|column| {
+        let (phase, first) = (column % 2, column / 2);
+        (to.wrapping_add(phase * l.width + first), l.width.saturating_sub(first))
+    });
+    let counts = [(l.input[1].div_ceil(2)).min(even.1), (l.input[1] / 2).min(odd.1)];
+    let most = counts[0].max(counts[1]);
+    for i in (0..most).step_by(X::LANES) {
+        let left = l.input[1] - 2 * i;
+        // SAFETY: so many elements of the row are left, and so many are staged.
+        unsafe {
+            let a = X::load_few(x.add(2 * i), left);
+            let b = X::load_few(x.wrapping_add(2 * i + X::LANES), left.saturating_sub(X::LANES));
+            for ((values, count), (to, _)) in a.deinterleave(b).into_iter().zip(counts).zip([even, odd]) {
+                if i < count {
+                    values.store_few(to.add(i), count - i);
+                }
+            }
+        }
     }
 }
 
@@ -178,9 +219,9 @@ macro_rules! level {
         /// # Safety
         /// As [`crate::isa_levels::IsaLevel`].
         $(#[target_feature(enable = $feature)])?
-        pub(in crate::isa_levels) unsafe fn staged_line(l: &super::StagedLine) {
+        pub(in crate::isa_levels) unsafe fn staged_lines(l: &super::StagedLines) {
             // SAFETY: passed on from the caller.
-            unsafe { super::line(l) }
+            unsafe { super::lines::<$vector>(l) }
         }
     };
 }

@@ -8,9 +8,19 @@
 /// fast; the elements that are loaded or stored must be valid.
 pub(super) trait Lanes: Copy {
     const LANES: usize;
+    /// Vectors of sums that leave registers for what is multiplied.
+    const SUMS: usize;
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(p: *const f32) -> Self;
     unsafe fn store(self, p: *mut f32);
+    /// The first `count` lanes, or all if there are fewer, and zero in the others, whose elements are not read.
+    unsafe fn load_few(p: *const f32, count: usize) -> Self;
+    /// Stores the first `count` lanes, or all if there are fewer.
+    unsafe fn store_few(self, p: *mut f32, count: usize);
+    /// Brings the cache line of an address, which need not be valid, into the first-level cache.
+    unsafe fn fetch(_: *const f32) {}
+    /// The elements at even and at odd places of two vectors in turn.
+    unsafe fn deinterleave(self, b: Self) -> [Self; 2];
     unsafe fn add(self, b: Self) -> Self;
     unsafe fn sub(self, b: Self) -> Self;
     /// `self·b + c`, rounded once.
@@ -35,8 +45,6 @@ pub(super) trait Vector: Lanes {
     /// Copies a square of as many rows as a vector has lanes: element j of row i, of rows `stride` apart, becomes
     /// element i of row j, of rows `ld` apart.
     unsafe fn copy_transposed(src: *const f32, stride: isize, dst: *mut f32, ld: isize);
-    /// Brings the cache line of an address, which need not be valid, into the first-level cache.
-    unsafe fn fetch(_: *const f32) {}
-    /// The same for the second-level cache.
+    /// Brings the cache line of an address, which need not be valid, into the second-level cache.
     unsafe fn fetch_far(_: *const f32) {}
 }

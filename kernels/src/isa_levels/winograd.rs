@@ -187,11 +187,13 @@ pub(super) mod avx512 {
 
     use core::arch::x86_64::*;
 
+    use super::super::avx512_data::first;
     use super::super::vector::Lanes;
     use super::{PatchIn, PatchOut};
 
     impl Lanes for __m512 {
         const LANES: usize = 16;
+        const SUMS: usize = 24;
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
@@ -209,6 +211,34 @@ pub(super) mod avx512 {
         unsafe fn store(self, p: *mut f32) {
             // SAFETY: as above.
             unsafe { _mm512_storeu_ps(p, self) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_few(p: *const f32, count: usize) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_maskz_loadu_ps(first(count), p) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_few(self, p: *mut f32, count: usize) {
+            // SAFETY: as above.
+            unsafe { _mm512_mask_storeu_ps(p, first(count), self) }
+        }
+
+        #[inline(always)]
+        unsafe fn fetch(p: *const f32) {
+            // SAFETY: any address will do.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        }
+
+        #[inline(always)]
+        unsafe fn deinterleave(self, b: Self) -> [Self; 2] {
+            // SAFETY: as above.
+            unsafe {
+                let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+                let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+                [even, odd].map(|places| _mm512_permutex2var_ps(self, places, b))
+            }
         }
 
         #[inline(always)]
@@ -261,6 +291,7 @@ pub(super) mod portable {
 
     impl Lanes for f32 {
         const LANES: usize = 1;
+        const SUMS: usize = 12;
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
@@ -277,6 +308,25 @@ pub(super) mod portable {
         unsafe fn store(self, p: *mut f32) {
             // SAFETY: as above.
             unsafe { *p = self }
+        }
+
+        #[inline(always)]
+        unsafe fn load_few(p: *const f32, count: usize) -> Self {
+            // SAFETY: as above.
+            if count > 0 { unsafe { *p } } else { 0.0 }
+        }
+
+        #[inline(always)]
+        unsafe fn store_few(self, p: *mut f32, count: usize) {
+            if count > 0 {
+                // SAFETY: as above.
+                unsafe { *p = self }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn deinterleave(self, b: Self) -> [Self; 2] {
+            [self, b]
         }
 
         #[inline(always)]

@@ -316,6 +316,20 @@ fn random_depthwise_convolutions() {
 }
 
 #[test]
+fn few_filters_of_many_channels() {
+    let mut random = Random::new(15);
+    let calls = [
+        plain(70, 8, 14, 5, 1),
+        plain(96, 5, 32, 3, 2),
+        Conv2d { groups: 2, ..plain(40, 13, 16, 3, 1) },
+        Conv2d { groups: 33, ..plain(1, 1, 30, 7, 1) },
+    ];
+    for call in calls.iter().filter(|call| affordable(call)) {
+        check(&mut random, call);
+    }
+}
+
+#[test]
 fn random_convolutions_in_all_layouts() {
     let mut random = Random::new(9);
     for _ in 0..support::rounds(60) {

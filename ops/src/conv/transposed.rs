@@ -4,6 +4,9 @@
 //! of their own, with every `s`-th tap, reversed. So the phases are channels of one convolution with `s` times as many filters and windows of
 //! `⌈k / s⌉` taps, and the result is their elements in turn, without the padding. It is known as sub-pixel convolution (Shi et al., "Is the
 //! deconvolution layer the same as a convolutional layer?", 2016).
+//!
+//! With a dilation that has a factor `g` in common with the stride, or with a single tap, whose dilation is any, only every `g`-th position has
+//! terms: these are the result of the stride `s / g`, and the others are zero.
 
 use super::{Convolution, add_bias, conv_ranks, grouped, groups, one_type, window_params};
 use crate::prelude::*;
@@ -77,27 +80,44 @@ pub(crate) fn spread(
 /// One spatial axis as phases.
 struct PhaseAxis {
     stride: i64,
+    dilation: i64,
     /// Taps of a window over the operand, and the distance from one to the next.
     taps: u64,
     step: i64,
     /// The first window that is computed, and how many are.
     first: Extent,
     count: Extent,
-    /// Positions of the first windows that padding removes.
+    /// Positions of the first windows that padding removes, and how many are left.
     cut: Extent,
+    left: Extent,
+    /// The distance of these in the result, and how far before the result the first one lies.
+    apart: i64,
+    before: Extent,
+}
+
+fn greatest_common_divisor(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 impl PhaseAxis {
     fn new(window: &SpatialWindow, axis: usize, before: Extent, out: Extent) -> PhaseAxis {
-        let (stride, span) = (window.strides[axis], window.span(axis));
+        let kernel = window.kernel[axis];
+        let apart = match kernel {
+            1 => window.strides[axis],
+            _ => greatest_common_divisor(window.strides[axis], window.dilations[axis]),
+        };
+        let (stride, dilation) = (window.strides[axis] / apart, (window.dilations[axis] / apart).max(1));
         // With one phase the taps stay apart.
         let (taps, step) = match stride {
-            1 => (window.kernel[axis], window.dilations[axis]),
-            _ => (span.max(0).unsigned_abs().div_ceil(stride.unsigned_abs()), 1),
+            1 => (kernel, dilation),
+            _ => (((kernel.max(1) - 1) * dilation.unsigned_abs() + 1).div_ceil(stride.unsigned_abs()), 1),
         };
-        let first = before.div_floor(stride);
-        let count = (out - 1 + before).div_floor(stride) - first + 1;
-        PhaseAxis { stride, taps, step, first, count, cut: before - first * stride }
+        let start = before.div_floor(apart);
+        let left = (out - 1 + before).div_floor(apart) - start + 1;
+        let first = start.div_floor(stride);
+        let count = (left - 1 + start).div_floor(stride) - first + 1;
+        let (cut, before) = (start - first * stride, before - start * apart);
+        PhaseAxis { stride, dilation, taps, step, first, count, cut, left, apart, before }
     }
 
     /// The position that tap `k` of window `o` reads.
@@ -124,7 +144,7 @@ fn phase_filters<'g>(w: Tensor<'g>, groups: u64, window: &SpatialWindow, axes: &
         let phase = v[0].floor_div(inner, &dims[..]).modulo(axis.stride, &dims[..]);
         let tap = v[2 + i].scale(-axis.stride).offset((axis.taps as i64 - 1) * axis.stride).add(&phase);
         // Between the taps of a dilated kernel, and behind the last one, there is zero.
-        let apart = if axis.stride == 1 { 1 } else { window.dilations[i] };
+        let apart = if axis.stride == 1 { 1 } else { axis.dilation };
         map.push(tap.exact_quotient(apart, window.kernel[i], &dims[..]));
     }
     let fill = (phases > 1).then(|| Scalar::zero(ty.dtype));
@@ -132,18 +152,28 @@ fn phase_filters<'g>(w: Tensor<'g>, groups: u64, window: &SpatialWindow, axes: &
 }
 
 /// The elements of the phases [n, oc · phases, windows…] in turn, as [n, oc, out…].
-fn interleaved<'g>(y: Tensor<'g>, axes: &[PhaseAxis], out: &Extents) -> Tensor<'g> {
+fn interleaved<'g>(y: Tensor<'g>, axes: &[PhaseAxis], out: &Extents) -> Result<Tensor<'g>> {
     let rank = axes.len();
-    if axes.iter().all(|axis| axis.stride == 1) {
-        return y;
-    }
     let lead = || out.range(..2);
-    let strides = axes.iter().map(|axis| Extent::of(axis.stride));
-    let apart: Extents = lead().all().chain(strides).chain(axes.iter().map(|axis| axis.count)).collect();
-    let pairs = (0..rank).flat_map(|i| [2 + rank + i, 2 + i]);
-    let whole: Extents = lead().all().chain(axes.iter().map(|axis| axis.count * axis.stride)).collect();
-    let y = y.reshape(&apart).permute(&[0, 1].into_iter().chain(pairs).collect::<Vec<_>>()).reshape(&whole);
-    axes.iter().enumerate().fold(y, |y, (i, axis)| y.slice(2 + i, axis.cut, out.at(2 + i)))
+    let y = if axes.iter().all(|axis| axis.stride == 1) {
+        y
+    } else {
+        let strides = axes.iter().map(|axis| Extent::of(axis.stride));
+        let apart: Extents = lead().all().chain(strides).chain(axes.iter().map(|axis| axis.count)).collect();
+        let pairs = (0..rank).flat_map(|i| [2 + rank + i, 2 + i]);
+        let whole: Extents = lead().all().chain(axes.iter().map(|axis| axis.count * axis.stride)).collect();
+        let y = y.reshape(&apart).permute(&[0, 1].into_iter().chain(pairs).collect::<Vec<_>>()).reshape(&whole);
+        axes.iter().enumerate().fold(y, |y, (i, axis)| y.slice(2 + i, axis.cut, axis.left))
+    };
+    if axes.iter().all(|axis| axis.apart == 1) {
+        return Ok(y);
+    }
+    let mut map = vars(2 + rank);
+    for (position, axis) in map[2..].iter_mut().zip(axes) {
+        *position = position.offset(axis.before).exact_quotient(axis.apart, axis.left, out);
+    }
+    let fill = Some(Scalar::zero(y.ty()?.dtype));
+    Ok(y.view(map, fill, out))
 }
 
 fn conv_transpose_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
@@ -164,7 +194,7 @@ fn conv_transpose_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor
         spatial: axes.iter().map(|axis| axis.count).collect(),
         position: &|i, o, k| axes[i].position(o, k),
     };
-    add_bias(interleaved(phases.result()?, &axes, out), g.maybe(2))
+    add_bias(interleaved(phases.result()?, &axes, out)?, g.maybe(2))
 }
 
 pub(super) fn conv_transpose() -> OpDef {

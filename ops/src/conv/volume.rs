@@ -2,7 +2,8 @@
 //!
 //! What the taps along the first axis read of a channel become channels of their own, and the positions along that axis images of the
 //! batch: `[n, c, d, h, w]` becomes `[n · out, c · taps, h, w]`. So volumes have the kernels of images, at the price of a copy with as many
-//! elements for each element as there are taps.
+//! elements for each element as there are taps. Of filters of one element for each channel the elements that are read become a line,
+//! `[n, c, out · out · out]`, of which the convolution is a product.
 
 use super::Convolution;
 use crate::prelude::*;
@@ -19,6 +20,9 @@ impl<'g> Convolution<'_, 'g> {
     pub(super) fn over_images(&self) -> Result<Tensor<'g>> {
         let Convolution { x, w, groups, ref spatial, position } = *self;
         let (ty, wd) = (x.ty()?, w.dims()?);
+        if wd.range(2..).all().all(|k| k.is_surely(1)) {
+            return self.over_line();
+        }
         let (batch, filters, depth, taps) = (ty.dims.at(0), wd.at(0), spatial.at(0), wd.at(2));
         let images = Extents::of([batch * depth, ty.dims.at(1) * taps, ty.dims.at(3), ty.dims.at(4)]);
         let (v, by_depth, by_taps) = (vars(images.len()), depth.as_divisor(), taps.as_divisor());
@@ -34,5 +38,33 @@ impl<'g> Convolution<'_, 'g> {
         };
         let apart = Extents::of([batch, depth, filters, spatial.at(1), spatial.at(2)]);
         Ok(y.contraction()?.reshape(&apart).permute(&[0, 2, 1, 3, 4]))
+    }
+
+    /// The convolution of volumes with filters of one element for each channel as one of lines.
+    fn over_line(&self) -> Result<Tensor<'g>> {
+        let Convolution { x, w, groups, ref spatial, position } = *self;
+        let (ty, wd) = (x.ty()?, w.dims()?);
+        let [rows, columns] = [1, 2].map(|axis| spatial.at(axis));
+        let line = Extents::of([ty.dims.at(0), ty.dims.at(1), spatial.at(0) * rows * columns]);
+        let v = vars(line.len());
+        let by = |extent: Extent| extent.as_divisor();
+        let at = [
+            v[2].floor_div(by(rows * columns), &line),
+            v[2].floor_div(by(columns), &line).modulo(by(rows), &line),
+            v[2].modulo(by(columns), &line),
+        ];
+        let read = at.iter().enumerate().map(|(axis, o)| position(axis, o, &Index::constant(0)));
+        let y = Convolution {
+            x: x.view(
+                [v[0].clone(), v[1].clone()].into_iter().chain(read).collect(),
+                Some(Scalar::zero(ty.dtype)),
+                &line,
+            ),
+            w: w.reshape(Extents::of([wd.at(0), wd.at(1), Extent::ONE])),
+            groups,
+            spatial: line.range(2..),
+            position: &|_, o, _| o.clone(),
+        };
+        Ok(y.contraction()?.reshape(Extents::from_iter([ty.dims.at(0), wd.at(0)].into_iter().chain(spatial.all()))))
     }
 }

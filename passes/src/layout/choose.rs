@@ -44,6 +44,20 @@ fn moved(bytes: u64) -> LayoutCost {
     LayoutCost::from(bytes) << 64
 }
 
+/// Picoseconds for each byte of a result whose neighbours are read from places far from each other.
+const APART: u64 = 125;
+
+/// What it costs to move elements of an image in a layout as a view says.
+fn moving(view: &View, from: &DenseType, a: ImageLayout, to: &DenseType, b: ImageLayout) -> LayoutCost {
+    if lies_still(view, from, a, to, b) {
+        return 0;
+    }
+    // Neighbours in a row of the result that are neighbours in a plane are a pixel apart in other layouts.
+    let across = view.map.last().is_some_and(|column| to.rank() > 0 && column.mentions(to.rank() as u32 - 1));
+    let apart = a != ImageLayout::Nchw && from.rank() > 2 && across;
+    moved(to.bytes()) + if apart { LayoutCost::from(to.bytes().saturating_mul(APART)) } else { 0 }
+}
+
 /// What it costs to read an image in another layout, for a result of rank `rank`.
 fn conversion(ty: &DenseType, rank: usize, from: ImageLayout, to: ImageLayout) -> LayoutCost {
     match coincide(ty, rank, from, to) {
@@ -297,10 +311,7 @@ impl LayoutProblem<'_> {
                 self.prices.convolution(conv, b, |x| convert(a, x)).map_or(0, |(cost, _)| cost)
             }
             LayoutNode::Dense(_) | LayoutNode::Depthwise(_) => 0,
-            LayoutNode::Moving(view) => match lies_still(view, ty, a, &out, b) {
-                true => 0,
-                false => moved(out.bytes()),
-            },
+            LayoutNode::Moving(view) => moving(view, ty, a, &out, b),
             LayoutNode::Same { .. }
                 if ty.rank() == out.rank() || !matches!(self.graph.node(*node).kind, NodeKind::Prim(Prim::Map(_))) =>
             {
