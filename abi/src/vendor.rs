@@ -162,7 +162,7 @@ fn convolves(conv: &Conv2d) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::ImageLayout;
+    use crate::library::{GemmElements, ImageLayout};
 
     fn matrix(offset: i64, batch: [i64; 3], row: i64, col: i64) -> MatrixLayout {
         MatrixLayout { offset, batch_strides: batch, row_stride: row, col_stride: col }

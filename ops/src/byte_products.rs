@@ -34,7 +34,7 @@ impl<'g> ByteOperand<'g> {
         let g = self.x.graph();
         let zero = match self.zero {
             Some(zero) => zero.map(|zero| zero + shift),
-            None => g.filled(&DenseType::new(DType::I32, &[]), shift),
+            None => g.filled(&DenseType::new(DType::I32, []), shift),
         };
         let x = g.map(&[self.x], to, &self.x.dims()?, |_, a| (a[0].cast(DType::I32) + shift).cast(to));
         Ok(ByteOperand { x, zero: Some(zero) })

@@ -191,7 +191,7 @@ impl Importer<'_> {
         }
         let (scale, zero) = (self.small_constant(names[1])?, self.small_constant(names[2])?);
         let (Some(scale), Some(zero)) = (scale, zero) else { return Ok(None) };
-        let fits = scale.dtype() == DType::F32 && zero.len() == scale.len() && scale.len() > 0;
+        let fits = scale.dtype() == DType::F32 && zero.len() == scale.len() && !scale.is_empty();
         let axis = match attribute("axis") {
             Some(axis) => axis.i,
             None => Some(1),

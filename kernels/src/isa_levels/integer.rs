@@ -325,8 +325,8 @@ pub(super) mod portable {
         // SAFETY: passed on from the caller.
         unsafe {
             match t.left_signed {
-                false => tile(t, |x| i32::from(x), |y| i32::from(y as i8)),
-                true => tile(t, |x| i32::from(x as i8), |y| i32::from(y)),
+                false => tile(t, i32::from, |y| i32::from(y as i8)),
+                true => tile(t, |x| i32::from(x as i8), i32::from),
             }
         }
     }
