@@ -171,8 +171,10 @@ fn cheapest_path(costs: &[f32], rows: usize, columns: usize) -> [Vec<i32>; 2] {
 fn time_warping() -> OpDef {
     let compute = host(|_, args| {
         let costs = given(args, 0)?;
-        let d = costs.dims();
-        let [rows, columns] = [d[d.len() - 2], d[d.len() - 1]].map(|n| n as usize);
+        let (rows, columns) = match *costs.dims() {
+            [rows, columns] | [1, rows, columns] => (rows as usize, columns as usize),
+            ref other => return Err(OpError(format!("operand `input`: expected a matrix, found {other:?}"))),
+        };
         let values: Vec<f32> = costs.iter().map(|x| x.as_f32()).collect();
         let path = cheapest_path(&values, rows, columns);
         let length = path[0].len() as u64;
@@ -215,9 +217,15 @@ fn suffix_match(source: &[i64], tokens: &[i64], sizes: std::ops::RangeInclusive<
 
 fn bifurcation() -> OpDef {
     let compute = host(|cx, args| {
-        let all = |i: usize| Ok::<Vec<i64>, OpError>(given(args, i)?.iter().map(|x| x.as_i64()).collect());
+        let all = |i: usize| {
+            let tokens = given(args, i)?;
+            let rank = tokens.dims().len();
+            reject_if(rank != 1, || format!("operand {i}: expected rank 1, found rank {rank}"))?;
+            Ok::<Vec<i64>, OpError>(tokens.iter().map(|x| x.as_i64()).collect())
+        };
         let (source, mut tokens) = (all(0)?, all(1)?);
-        let previous = given(args, 2)?.item().map_or(0, |n| n.as_i64());
+        let previous = given(args, 2)?.item().map(|n| n.as_i64());
+        let previous = previous.ok_or("operand `prev_suffix_match_idx`: expected one element")?;
         if args.get(3).is_some_and(Option::is_some) {
             let predicted = all(3)?;
             let start = usize::try_from(previous).ok().filter(|at| *at <= source.len());
