@@ -121,13 +121,15 @@ pub enum ConvVariant {
     BlockedDepthwise,
     /// Winograd convolution.
     Winograd,
-    /// Few channels in a group, over staged rows.
+    /// Few channels in a group, over staged rows, with filters that are not packed.
     Grouped,
+    /// Few filters in a group, over staged rows, with packed filters. Since version 1.11 of the artifact format.
+    Rows,
 }
 
 impl ConvVariant {
     /// All kernels, in the order of their symbols in [`crate::image::LIBRARIES`].
-    pub const ALL: [ConvVariant; 7] = [
+    pub const ALL: [ConvVariant; 8] = [
         ConvVariant::Windows,
         ConvVariant::Planar,
         ConvVariant::Correlate,
@@ -135,6 +137,7 @@ impl ConvVariant {
         ConvVariant::BlockedDepthwise,
         ConvVariant::Winograd,
         ConvVariant::Grouped,
+        ConvVariant::Rows,
     ];
 
     /// The symbol in the run-time library.
@@ -147,6 +150,7 @@ impl ConvVariant {
             ConvVariant::BlockedDepthwise => "tc_rt_conv_blocked_depthwise",
             ConvVariant::Winograd => "tc_rt_conv_winograd",
             ConvVariant::Grouped => "tc_rt_conv_grouped",
+            ConvVariant::Rows => "tc_rt_conv_rows",
         }
     }
 }

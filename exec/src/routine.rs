@@ -88,6 +88,8 @@ pub const CONV_BLOCKED_DEPTHWISE: Routine = convolution!(BlockedDepthwise);
 pub const CONV_WINOGRAD: Routine = convolution!(Winograd);
 /// Convolutions by [`ConvVariant::Grouped`].
 pub const CONV_GROUPED: Routine = convolution!(Grouped);
+/// Convolutions by [`ConvVariant::Rows`].
+pub const CONV_ROWS: Routine = convolution!(Rows);
 
 /// Hands a macro the symbols and names of all routines, in the order of [`LIBRARIES`].
 #[macro_export]
@@ -104,6 +106,7 @@ macro_rules! library_routines {
             tc_rt_conv_winograd = CONV_WINOGRAD;
             tc_rt_conv_grouped = CONV_GROUPED;
             tc_rt_gemm_f64 = GEMM_F64;
+            tc_rt_conv_rows = CONV_ROWS;
             tc_rt_gemm_bytes = GEMM_BYTES;
         }
     };

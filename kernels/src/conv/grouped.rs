@@ -1,4 +1,5 @@
-//! Convolutions with few channels in a group, such as depthwise ones. They are computed plane by plane, without packing.
+//! Convolutions with few channels in a group and filters that are not packed, one filter at a time over staged rows. So artifacts before version
+//! 1.11 compute all with few channels in a group, and record what tasks and memory that takes.
 
 use core::ops::Range;
 
@@ -9,7 +10,7 @@ use super::staged::{GroupPlanes, Reader, Stage};
 use super::{Tensors, WindowShape};
 use crate::blocking::EvenSplit;
 use crate::epilogue::EpilogueCall;
-use crate::isa_levels::{IsaLevel, Panel};
+use crate::isa_levels::IsaLevel;
 
 /// Output channels of a group up to which a plane at a time beats a matrix product, and most input channels.
 const FILTERS: u64 = 8;
@@ -21,16 +22,8 @@ pub(crate) fn has_small_groups(call: &Conv2d) -> bool {
     forward && call.groups > 1 && call.kernel != [1, 1] && call.out_channels <= FILTERS && call.in_channels <= CHANNELS
 }
 
-/// Fewest output rows of a task.
-const MIN_ROWS: usize = 8;
-
-/// Elements of the packed filters of a group; a filter alone needs no packing.
-fn packed_elements(shape: &WindowShape) -> usize {
-    if shape.out_channels > 1 { shape.out_channels * shape.depth() } else { 0 }
-}
-
 fn plane_tasks(shape: &WindowShape) -> PlaneTasks<'_> {
-    PlaneTasks::new(shape, shape.out_channels, MIN_ROWS)
+    PlaneTasks::new(shape, shape.out_channels, 1)
 }
 
 pub(super) fn tasks(shape: &WindowShape) -> usize {
@@ -39,10 +32,7 @@ pub(super) fn tasks(shape: &WindowShape) -> usize {
 
 /// Elements of scratch one thread needs.
 pub(super) fn scratch(shape: &WindowShape) -> usize {
-    match shape.is_empty() {
-        true => 0,
-        false => Stage::new(shape).scratch() + packed_elements(shape),
-    }
+    if shape.is_empty() { 0 } else { Stage::of_all(shape).scratch() }
 }
 
 /// Filters are not packed.
@@ -60,36 +50,18 @@ pub(super) unsafe fn run(
     if tasks.is_empty() {
         return;
     }
-    let packed = scratch.wrapping_add(Stage::new(shape).scratch());
-    let (panel, depth) = (EvenSplit::into(shape.out_channels, 1), shape.depth());
     // SAFETY: the scratch is as long as `scratch` says.
-    let reader = unsafe { Reader::new(Stage::new(shape), scratch) };
-    let mut kept = None;
+    let reader = unsafe { Reader::new(Stage::of_all(shape), scratch) };
+    let filters = EvenSplit::by(shape.out_channels, 1);
     let compute = |image: usize, channel: usize, rows: Range<usize>| {
         let group = channel / shape.out_channels;
-        let w = tensors.right.wrapping_add(channel * depth);
-        if shape.out_channels > 1 && kept.replace(group) != Some(group) {
-            let (dst, width) = (packed, shape.out_channels);
-            let filters = Panel {
-                src: w,
-                k_stride: 1,
-                j_stride: depth as isize,
-                k: depth,
-                width,
-                dst,
-                ld: width as isize,
-                pad: width,
-            };
-            // SAFETY: the filters of the group are as many, and scratch has room for them.
-            unsafe { level.panel(&filters) };
-        }
         let planes = GroupPlanes {
             x: tensors.left.wrapping_add(image * shape.image() + group * shape.in_channels * shape.plane()),
-            w: if shape.out_channels > 1 { packed } else { w },
+            w: tensors.right.wrapping_add(channel * shape.depth()),
             y: tensors.result.wrapping_add(image * shape.images[1] + channel * shape.pixels()),
         };
         // SAFETY: the planes and the filters are inside their tensors.
-        unsafe { reader.rows(level, planes, panel, rows) };
+        unsafe { reader.rows(level, planes, filters, rows) };
     };
     // SAFETY: passed on from the caller.
     unsafe { plane_tasks(shape).run(tasks, epilogue, compute) };

@@ -31,7 +31,7 @@ use crate::isa_levels::{IsaLevel, LANES};
 use crate::prologue::LeftOperand;
 use crate::prologue::{Computed, table_bytes};
 
-pub(crate) use grouped::has_small_groups;
+use grouped::has_small_groups;
 pub(crate) use shape::WindowShape;
 
 /// The kernel that computes a call: a function of the call alone.
@@ -43,6 +43,7 @@ pub fn conv_variant(call: &Conv2d) -> ConvVariant {
         }
         _ if !call.in_planes() => ConvVariant::Blocked,
         ConvPass::FilterGradient => ConvVariant::Correlate,
+        _ if rows::pays(call) => ConvVariant::Rows,
         _ if has_small_groups(call) => ConvVariant::Grouped,
         _ => ConvVariant::Windows,
     }
@@ -63,7 +64,7 @@ pub(crate) fn pack_units(call: &Conv2d) -> usize {
     match conv_variant(call) {
         ConvVariant::Winograd => winograd::panels(call),
         ConvVariant::Blocked => blocked::panels(call),
-        ConvVariant::Windows => windows::panels(call),
+        ConvVariant::Windows | ConvVariant::Rows => windows::panels(call),
         _ => 1,
     }
 }
@@ -77,7 +78,9 @@ pub(crate) fn pack_source(call: &Conv2d, units: Range<usize>) -> Range<usize> {
             let lanes = blocked::PANEL * LANES;
             units.start * lanes..shape.out_channels.min(units.end * lanes)
         }
-        ConvVariant::Windows => windows::panel(call, units.start).start..windows::panel(call, units.end - 1).end,
+        ConvVariant::Windows | ConvVariant::Rows => {
+            windows::panel(call, units.start).start..windows::panel(call, units.end - 1).end
+        }
         _ => 0..shape.groups * shape.out_channels,
     };
     channels.start * depth..channels.end * depth
@@ -94,7 +97,7 @@ pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, units: Range<usize>, 
             ConvVariant::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
             ConvVariant::Winograd => winograd::pack(call, units, src, dst),
             ConvVariant::Blocked => blocked::pack(level, call, units, src, dst),
-            ConvVariant::Windows => windows::pack(level, call, units, src, dst),
+            ConvVariant::Windows | ConvVariant::Rows => windows::pack(level, call, units, src, dst),
             ConvVariant::Planar | ConvVariant::Grouped | ConvVariant::Correlate => {
                 // Bytes need no alignment.
                 let bytes = packed_len(call) * size_of::<f32>();
@@ -177,7 +180,7 @@ pub fn conv_tasks_by(variant: ConvVariant, call: &Conv2d) -> u64 {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).tasks(),
         ConvVariant::Planar => planar::tasks(&WindowShape::forward(call)),
         ConvVariant::Grouped => grouped::tasks(&WindowShape::forward(call)),
-        ConvVariant::Windows if rows::pays(call) => rows::plane_tasks(&WindowShape::forward(call)).tasks(),
+        ConvVariant::Rows => rows::plane_tasks(&WindowShape::forward(call)).tasks(),
         ConvVariant::Windows => windows::WindowTasks::new(call).tasks(),
         ConvVariant::Blocked => blocked::BlockedTasks::new(call).tasks(),
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).tasks(),
@@ -215,7 +218,7 @@ pub fn conv_scratch_by(variant: ConvVariant, call: &Conv2d, prologue: Option<usi
         ConvVariant::Planar => planar::scratch(&WindowShape::forward(call)),
         ConvVariant::Grouped => grouped::scratch(&WindowShape::forward(call)),
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).scratch(computed),
-        ConvVariant::Windows if rows::pays(call) => rows::scratch(&WindowShape::forward(call)),
+        ConvVariant::Rows => rows::scratch(&WindowShape::forward(call)),
         ConvVariant::Windows => windows::WindowTasks::new(call).scratch(),
         ConvVariant::Blocked => blocked::BlockedTasks::new(call).scratch(computed),
         ConvVariant::Winograd => winograd::WinogradTasks::new(call).scratch(computed),
@@ -313,9 +316,7 @@ unsafe fn run(
             }
             ConvVariant::Planar => planar::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),
             ConvVariant::Grouped => grouped::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),
-            ConvVariant::Windows if rows::pays(call) => {
-                rows::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch)
-            }
+            ConvVariant::Rows => rows::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),
             ConvVariant::Windows => {
                 windows::run(level, &windows::WindowTasks::new(call), tensors, epilogue, tasks, scratch)
             }

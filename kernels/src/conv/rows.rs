@@ -7,7 +7,7 @@ use tensorc_abi::{Conv2d, ConvAlgorithm, ConvPass};
 
 use super::planes::PlaneTasks;
 use super::staged::{GroupPlanes, Reader, Stage};
-use super::{Tensors, WindowShape};
+use super::{Tensors, WindowShape, has_small_groups};
 use crate::blocking::row_panels;
 use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{IsaLevel, LANES};
@@ -19,8 +19,8 @@ const FOUND: usize = 6;
 const TASKS: usize = 16;
 const MIN_ROWS: usize = 4;
 
-/// Whether a convolution is computed so: vectors do not reach far beyond the ends of rows, or there are few filters for which patches would
-/// be fetched.
+/// Whether a convolution is computed so: it has few channels in a group, or vectors do not reach far beyond the ends of rows, or there are few
+/// filters for which patches would be fetched.
 pub(super) fn pays(call: &Conv2d) -> bool {
     let shape = WindowShape::forward(call);
     let width = shape.output[1];
@@ -28,7 +28,8 @@ pub(super) fn pays(call: &Conv2d) -> bool {
     call.pass == ConvPass::Packed(ConvAlgorithm::Direct)
         && call.in_planes()
         && !shape.pointwise
-        && shape.out_channels * beyond * shape.depth() <= FETCH * (shape.depth() + FOUND) * width
+        && (has_small_groups(call)
+            || shape.out_channels * beyond * shape.depth() <= FETCH * (shape.depth() + FOUND) * width)
 }
 
 /// The division of a call into tasks.
@@ -39,7 +40,7 @@ pub(super) fn plane_tasks(shape: &WindowShape) -> PlaneTasks<'_> {
 
 /// Elements of scratch one thread needs.
 pub(super) fn scratch(shape: &WindowShape) -> usize {
-    if shape.is_empty() { 0 } else { Stage::new(shape).scratch() }
+    if shape.is_empty() { 0 } else { Stage::of_parts(shape).scratch() }
 }
 
 /// # Safety
@@ -56,7 +57,7 @@ pub(super) unsafe fn run(
         return;
     }
     // SAFETY: the scratch is as long as `scratch` says.
-    let reader = unsafe { Reader::new(Stage::new(shape), scratch) };
+    let reader = unsafe { Reader::new(Stage::of_parts(shape), scratch) };
     let panels = row_panels(shape.out_channels);
     let compute = |image: usize, channel: usize, rows: Range<usize>| {
         let group = channel / shape.out_channels;

@@ -1,4 +1,4 @@
-//! Rows of the input channels of a group, copied with their padding, so that the inner kernel of [`super::grouped`] and [`super::rows`] has no
+//! Rows of the input channels of a group, copied with their padding, so that the inner kernel of [`super::rows`] and [`super::grouped`] has no
 //! conditions. With a column stride `s`, columns that leave the same remainder lie side by side: what a tap reads of neighbouring output columns
 //! is a run of elements.
 
@@ -8,8 +8,9 @@ use super::WindowShape;
 use crate::blocking::{EvenSplit, whole_lines};
 use crate::isa_levels::{IsaLevel, LANES, StagedLines, StagedRows};
 
-/// Elements that are staged together, about: they stay in the first-level cache.
-const ELEMENTS: usize = 6 * 1024;
+/// Elements that are staged together, about, of all channels and of parts of them: they stay in the first-level cache.
+const ELEMENTS: usize = 4 * 1024;
+const PART_ELEMENTS: usize = 6 * 1024;
 /// Output rows that are staged together at least, where there are so many: rows of the filter overlap.
 const MIN_ROWS: usize = 8;
 /// Terms of a sum at least, where there are so many, that are added before it is stored.
@@ -27,16 +28,36 @@ pub(super) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    pub fn new(shape: &'a WindowShape) -> Stage<'a> {
-        let reach = shape.kernel[1].saturating_sub(1) * shape.dilations[1] / shape.strides[1];
-        let width = whole_lines(shape.output[1].next_multiple_of(LANES) + reach);
-        let mut stage = Stage { shape, width, rows: 1, channels: EvenSplit::into(shape.in_channels, 1) };
+    /// With all input channels of a group together.
+    pub fn of_all(shape: &'a WindowShape) -> Stage<'a> {
+        let mut stage = Stage { shape, width: 0, rows: 1, channels: EvenSplit::into(shape.in_channels, 1) };
+        stage.width = stage.columns();
+        stage.rows = stage.rows_within(ELEMENTS, shape.in_channels);
+        stage
+    }
+
+    /// With parts of the input channels in turn.
+    pub fn of_parts(shape: &'a WindowShape) -> Stage<'a> {
+        let mut stage = Stage::of_all(shape);
+        stage.width = whole_lines(stage.columns());
         let least = MIN_TERMS.div_ceil(shape.taps().max(1)).clamp(1, shape.in_channels.max(1));
-        let fitting = (ELEMENTS / (least * stage.line())).saturating_sub(stage.below()) / shape.strides[0];
-        stage.rows = fitting.max(MIN_ROWS).min(shape.output[0]).max(1);
-        let most = (ELEMENTS / (stage.lines(stage.rows) * stage.line())).max(least);
+        stage.rows = stage.rows_within(PART_ELEMENTS, least);
+        let most = (PART_ELEMENTS / stage.channel()).max(least);
         stage.channels = EvenSplit::by(shape.in_channels, most);
         stage
+    }
+
+    /// Columns of one remainder that are read.
+    fn columns(&self) -> usize {
+        let WindowShape { output, kernel, dilations, strides, .. } = self.shape;
+        output[1].next_multiple_of(LANES) + kernel[1].saturating_sub(1) * dilations[1] / strides[1]
+    }
+
+    /// Output rows of which what so many channels need is about so many elements.
+    fn rows_within(&self, elements: usize, channels: usize) -> usize {
+        let line = (channels * self.line()).max(1);
+        let fitting = (elements / line).saturating_sub(self.below()) / self.shape.strides[0];
+        fitting.max(MIN_ROWS).min(self.shape.output[0]).max(1)
     }
 
     /// Elements of a staged row.
@@ -60,7 +81,7 @@ impl<'a> Stage<'a> {
     }
 
     fn elements(&self) -> usize {
-        whole_lines(self.channels.longest() * self.channel())
+        self.channels.longest() * self.channel()
     }
 
     fn terms(&self) -> usize {
@@ -69,7 +90,7 @@ impl<'a> Stage<'a> {
 
     /// Elements of scratch: for the staged rows, and a list of the terms of the sum.
     pub fn scratch(&self) -> usize {
-        self.elements() + whole_lines(self.terms())
+        self.elements() + self.terms()
     }
 
     /// Lists where each term of the sum lies.
