@@ -102,13 +102,14 @@ impl GemmTasks {
         };
         let flops = 2.0 * m as f64 * priced as f64 * k as f64;
         let panels = n.div_ceil(NR);
-        let left_in_place = !computed && left_in_place(call);
+        let left_in_place = left_in_place(call);
         let (row_blocks, col_blocks, col_unit) = if skinny {
             let units = panels.div_ceil(4);
             (EvenSplit::into(1, 1), EvenSplit::into(units, (k * n * 4 / STREAM_BYTES).min(TASKS * 2)), 4)
         } else {
             let want = tasks_worth(flops * batches as f64 / TASK_FLOPS, TASKS);
             let fewest_rows = shared_evenly(rows.parts().div_ceil(most_rows));
+            // Whether A is computed does not change the tasks.
             let fewest_cols = if left_in_place { 1 } else { FEWEST_COL_PANELS };
             let by_cols = want.div_ceil((batches * fewest_rows).max(1)).min((panels / fewest_cols).max(1));
             let cols = shared_evenly(panels.div_ceil(TASK_COL_PANELS)).max(by_cols);
@@ -129,7 +130,7 @@ impl GemmTasks {
             few_columns,
             b_packed: call.b_packed,
             in_place,
-            left_in_place,
+            left_in_place: left_in_place && !computed,
             computed,
             rows,
             row_blocks,
