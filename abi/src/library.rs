@@ -70,11 +70,6 @@ impl GemmElements {
     /// Every kind, in the order of its number in words.
     pub const ALL: [GemmElements; 4] = [GemmElements::F32, GemmElements::F64, GemmElements::U8I8, GemmElements::I8U8];
 
-    /// Whether A and B are of bytes.
-    pub const fn is_bytes(self) -> bool {
-        matches!(self, GemmElements::U8I8 | GemmElements::I8U8)
-    }
-
     /// Types of A, B and C.
     pub const fn types(self) -> [DType; 3] {
         match self {

@@ -193,9 +193,11 @@ fn arguments<N: Number>(call: &LibraryOp<'_, N>) -> u64 {
 /// The position in [`LIBRARIES`] of the kernel that computes a contraction.
 fn routine<N: Number>(contraction: ContractionRef<'_, N>, measure: &dyn Measure<N>) -> u64 {
     let name = match contraction {
-        ContractionRef::Gemm(call) if call.elements == GemmElements::F64 => "tc_rt_gemm_f64",
-        ContractionRef::Gemm(call) if call.elements.is_bytes() => "tc_rt_gemm_bytes",
-        ContractionRef::Gemm(_) => "tc_rt_gemm",
+        ContractionRef::Gemm(call) => match call.elements {
+            GemmElements::F32 => "tc_rt_gemm",
+            GemmElements::F64 => "tc_rt_gemm_f64",
+            GemmElements::U8I8 | GemmElements::I8U8 => "tc_rt_gemm_bytes",
+        },
         ContractionRef::Attention(_) => "tc_rt_attention",
         ContractionRef::Conv(call) => measure.variant(call).symbol(),
     };
@@ -218,9 +220,11 @@ pub fn working_bytes(op: &StepOp) -> WorkingBytes {
     let bytes = op.library().map_or(0, |LibraryOp { contraction, epilogue, prologue }| {
         let prologue = prologue.map(|p| p.args.len());
         match contraction {
-            ContractionRef::Gemm(call) if call.elements == GemmElements::F64 => double_scratch(call),
-            ContractionRef::Gemm(call) if call.elements.is_bytes() => integer_scratch(call),
-            ContractionRef::Gemm(call) => gemm_scratch(call, prologue),
+            ContractionRef::Gemm(call) => match call.elements {
+                GemmElements::F32 => gemm_scratch(call, prologue),
+                GemmElements::F64 => double_scratch(call),
+                GemmElements::U8I8 | GemmElements::I8U8 => integer_scratch(call),
+            },
             ContractionRef::Conv(call) => conv_scratch(call, prologue),
             ContractionRef::Attention(call) => attention_scratch(call, epilogue.map_or(0, |e| e.args.len())),
         }
@@ -240,9 +244,11 @@ pub fn does_something(plan: &Plan, op: &StepOp) -> bool {
 
 fn tasks_of(contraction: ContractionRef<'_>) -> u64 {
     match contraction {
-        ContractionRef::Gemm(call) if call.elements == GemmElements::F64 => double_tasks(call),
-        ContractionRef::Gemm(call) if call.elements.is_bytes() => integer_tasks(call),
-        ContractionRef::Gemm(call) => gemm_tasks(call),
+        ContractionRef::Gemm(call) => match call.elements {
+            GemmElements::F32 => gemm_tasks(call),
+            GemmElements::F64 => double_tasks(call),
+            GemmElements::U8I8 | GemmElements::I8U8 => integer_tasks(call),
+        },
         ContractionRef::Conv(call) => conv_tasks(call),
         ContractionRef::Attention(call) => attention_tasks(call),
     }

@@ -9,6 +9,7 @@
 use crate::contract::matmul_contraction;
 use crate::conv::ConvGeometry;
 use crate::prelude::*;
+use crate::quantize::shaped_by;
 
 /// Values of a sign bit.
 const SIGN: f64 = 128.0;
@@ -24,6 +25,18 @@ pub(crate) struct ByteOperand<'g> {
 }
 
 impl<'g> ByteOperand<'g> {
+    /// The operands at `x` and, if it is given, `zero`. `vector` shapes a zero point for each row, column or filter.
+    pub fn of(g: GraphScope<'g>, [x, zero]: [usize; 2], vector: impl Fn(u64) -> Vec<u64>) -> Result<ByteOperand<'g>> {
+        let zero = g.maybe(zero).map(|zero| shaped_by(zero, vector)).transpose()?;
+        Ok(ByteOperand { x: g.operand(x), zero: zero.map(|zero| zero.cast(DType::I32)) })
+    }
+
+    /// The numbers less the zero point.
+    pub fn centred(self) -> Tensor<'g> {
+        let x = self.x.cast(DType::I32);
+        self.zero.map_or(x, |zero| x - zero)
+    }
+
     /// The same numbers in bytes that are signed, or not.
     fn signed(self, signed: bool) -> Result<ByteOperand<'g>> {
         let to = if signed { DType::I8 } else { DType::U8 };
@@ -79,9 +92,11 @@ fn corrected<'g>(
     Ok(y)
 }
 
-/// The product of matrices of bytes less their zero points, in i32, of shape `dims`. Operands have rank 2 at least; zero
-/// points broadcast to the product.
+/// The product of matrices of bytes less their zero points, which broadcast to it, in i32, of shape `dims`.
 pub(crate) fn byte_matmul<'g>(a: ByteOperand<'g>, b: ByteOperand<'g>, dims: &Extents) -> Result<Tensor<'g>> {
+    if a.x.dims()?.len() < 2 || b.x.dims()?.len() < 2 {
+        return Ok(a.centred().call("matmul", &[b.centred()]));
+    }
     let [a, b] = of_two_signs(a, b)?;
     let (left, right) = (a.x.dims()?, b.x.dims()?);
     let product = a.x.contract(b.x, matmul_contraction(&left, &right, dims));

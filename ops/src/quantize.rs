@@ -1,8 +1,8 @@
 //! Quantised tensors: integers `q` that stand for `(q - zero point) · scale`, with one scale for a tensor, for each
 //! position of an axis, or for each block along one. The formulas are those of ONNX.
 //!
-//! A constant of integers is brought to floats when the model is compiled, and what lies between two quantised tensors is
-//! computed in floats, so that it fuses.
+//! Products and convolutions of bytes are computed from the bytes ([`crate::byte_products`]). Everything else is computed in
+//! floats, so that it fuses; constants of integers become floats when the model is compiled.
 
 use crate::byte_products::{ByteOperand, byte_conv, byte_matmul};
 use crate::contract::matmul_shape;
@@ -180,16 +180,6 @@ pub(crate) fn shaped_by<'g>(x: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> 
     })
 }
 
-/// An operand less its zero point, as i32. `vector` shapes a zero point for each row, column or filter.
-pub(crate) fn centred<'g>(
-    g: GraphScope<'g>,
-    [x, zero]: [usize; 2],
-    vector: impl Fn(u64) -> Vec<u64>,
-) -> Result<Tensor<'g>> {
-    let x = g.operand(x).cast(DType::I32);
-    Ok(zero_point(g, zero, vector)?.map_or(x, |zero| x - zero))
-}
-
 /// Operands of a product, and where their zero points are.
 struct Factors {
     a: [usize; 2],
@@ -197,33 +187,19 @@ struct Factors {
 }
 
 fn integer_matmul<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, at: &Factors) -> Result<Tensor<'g>> {
-    let rows = |rows| vec![rows, 1];
-    let columns = |columns| vec![columns];
-    let (a, b) = (g.operand(at.a[0]), g.operand(at.b[0]));
-    if a.dims()?.len() < 2 || b.dims()?.len() < 2 {
-        return Ok(centred(g, at.a, rows)?.call("matmul", &[centred(g, at.b, columns)?]));
-    }
-    let a = ByteOperand { x: a, zero: zero_point(g, at.a[1], rows)? };
-    let b = ByteOperand { x: b, zero: zero_point(g, at.b[1], columns)? };
+    let a = ByteOperand::of(g, at.a, |rows| vec![rows, 1])?;
+    let b = ByteOperand::of(g, at.b, |columns| vec![columns])?;
     byte_matmul(a, b, &cx.outputs[0].dims)
 }
 
-/// A zero point as i32, if there is one. `vector` shapes one for each row or column.
-fn zero_point<'g>(g: GraphScope<'g>, at: usize, vector: impl Fn(u64) -> Vec<u64>) -> Result<Option<Tensor<'g>>> {
-    let zero = g.maybe(at).map(|zero| shaped_by(zero, vector)).transpose()?;
-    Ok(zero.map(|zero| zero.cast(DType::I32)))
-}
-
 fn integer_conv<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, at: &Factors) -> Result<Tensor<'g>> {
-    let (image, filters) = (g.operand(at.a[0]), g.operand(at.b[0]));
-    let rank = filters.dims()?.len();
-    let x = ByteOperand { x: image, zero: zero_point(g, at.a[1], |n| vec![n])? };
-    let w = ByteOperand { x: filters, zero: zero_point(g, at.b[1], |n| vec![n])? };
-    if let Some(y) = with_geometry(g, cx, [image, filters], |geometry| byte_conv(x, w, geometry))? {
+    let [x, w] = [ByteOperand::of(g, at.a, |n| vec![n])?, ByteOperand::of(g, at.b, |filters| vec![filters])?];
+    if let Some(y) = with_geometry(g, cx, [x.x, w.x], |geometry| byte_conv(x, w, geometry))? {
         return Ok(y);
     }
-    let x = centred(g, at.a, |n| vec![n])?;
-    let w = centred(g, at.b, |filters| [&[filters], &vec![1; rank - 1][..]].concat())?;
+    let rank = w.x.dims()?.len();
+    let x = x.centred();
+    let w = ByteOperand::of(g, at.b, |filters| [&[filters], &vec![1; rank - 1][..]].concat())?.centred();
     let params = ["auto_pad", "kernel_shape", "strides", "dilations", "pads", "group"].into_iter();
     let given = params.filter_map(|name| Some((name, cx.params.get(name)?.clone())));
     let params = given.fold(Params::new(), |params, (name, value)| params.with(name, value));

@@ -321,20 +321,22 @@ impl Importer<'_> {
         }
         // Copies of function results are the only nodes that may lack an operator set.
         let opset = opsets.version(STANDARD_DOMAIN).unwrap_or(NEWEST_OPSET);
-        // Operands must be constants before rules can look at them.
-        if let Some(why) = self.other_operand(&node)? {
-            return Ok(Err(vec![why]));
-        }
-        self.newest_form(node, opset, label)
+        self.registered_node(node, opset, label)
     }
 
-    /// Adds what the rules make of a node; the inner error lists what is not supported.
-    fn newest_form(
+    /// Adds what the rules and the registry make of a node; the inner error lists what is not supported.
+    fn registered_node(
         &mut self,
         node: NodeProto,
         opset: i64,
         label: &Arc<str>,
     ) -> Result<Result<(), Vec<String>>, OnnxError> {
+        // Operands must be constants before rules can look at them.
+        for input in node.input.iter().filter(|i| !i.is_empty()) {
+            if let Some(what) = self.meaning(input)?.other_than_tensor() {
+                return Ok(Err(vec![format!("its operand `{input}` is {what}")]));
+            }
+        }
         let original = node.op_type().to_owned();
         let upgraded = match upgrade(node, opset, self) {
             Ok(upgraded) => upgraded,
@@ -345,29 +347,6 @@ impl Importer<'_> {
         }
         let newest = if upgraded.rewritten { NEWEST_OPSET } else { opset };
         self.all(&original, &upgraded.nodes, newest, label)
-    }
-
-    /// Imports a node of another domain as the registry defines it; the inner error lists what is not supported.
-    fn registered_node(
-        &mut self,
-        node: NodeProto,
-        opset: i64,
-        label: &Arc<str>,
-    ) -> Result<Result<(), Vec<String>>, OnnxError> {
-        match self.other_operand(&node)? {
-            Some(why) => Ok(Err(vec![why])),
-            None => self.newest_form(node, opset, label),
-        }
-    }
-
-    /// What is wrong with the first operand that is no tensor.
-    fn other_operand(&mut self, node: &NodeProto) -> Result<Option<String>, OnnxError> {
-        for input in node.input.iter().filter(|i| !i.is_empty()) {
-            if let Some(what) = self.meaning(input)?.other_than_tensor() {
-                return Ok(Some(format!("its operand `{input}` is {what}")));
-            }
-        }
-        Ok(None)
     }
 
     /// Adds the nodes that an operator became; the inner error lists what is not supported.

@@ -47,8 +47,8 @@ impl<'a> Uses<'a> {
     }
 }
 
-/// What a node dequantises: the quantised tensor, scale and zero point.
-struct Dequantised<'a> {
+/// Operand, scale and zero point of a node that quantises or dequantises.
+struct Quantisation<'a> {
     names: [&'a str; 3],
     scale: TensorData,
     zero: TensorData,
@@ -152,8 +152,8 @@ impl Importer<'_> {
     fn bias<'n>(
         &mut self,
         from: &'n NodeProto,
-        left: &Dequantised<'_>,
-        right: &Dequantised<'_>,
+        left: &Quantisation<'_>,
+        right: &Quantisation<'_>,
     ) -> Result<Option<&'n str>, OnnxError> {
         let (Some(bias), Some(scale)) = (from.input.first(), from.input.get(1)) else { return Ok(None) };
         let Some(scale) = self.small_constant(scale)?.filter(|s| s.dtype() == DType::F32) else { return Ok(None) };
@@ -173,7 +173,7 @@ impl Importer<'_> {
         Ok((0..count).all(fits).then_some(bias))
     }
 
-    fn dequantised<'n>(&mut self, node: &'n NodeProto) -> Result<Option<Dequantised<'n>>, OnnxError> {
+    fn dequantised<'n>(&mut self, node: &'n NodeProto) -> Result<Option<Quantisation<'n>>, OnnxError> {
         let [x, scale, zero] = &node.input[..] else { return Ok(None) };
         self.quantisation([x, scale, zero], node)
     }
@@ -183,7 +183,7 @@ impl Importer<'_> {
         &mut self,
         names: [&'n String; 3],
         node: &NodeProto,
-    ) -> Result<Option<Dequantised<'n>>, OnnxError> {
+    ) -> Result<Option<Quantisation<'n>>, OnnxError> {
         let attribute = |name: &str| node.attribute.iter().find(|a| a.name.as_deref() == Some(name));
         let other = ["block_size", "output_dtype", "precision"];
         if other.into_iter().filter_map(attribute).any(|a| a.i.unwrap_or(0) != 0) {
@@ -197,7 +197,7 @@ impl Importer<'_> {
             None => Some(1),
         };
         let names = names.map(String::as_str);
-        Ok(fits.then_some(Dequantised { names, scale, zero, axis }))
+        Ok(fits.then_some(Quantisation { names, scale, zero, axis }))
     }
 
     /// The extents of an initialiser, or of a constant that was one.

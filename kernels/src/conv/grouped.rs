@@ -6,7 +6,7 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ConvAlgorithm, ConvPass};
 
 use super::planes::PlaneTasks;
-use super::staged::{GroupPlanes, Reader, Stage};
+use super::staged::{Stage, StagedConvolution};
 use super::{Tensors, WindowShape};
 use crate::blocking::EvenSplit;
 use crate::epilogue::EpilogueCall;
@@ -50,19 +50,8 @@ pub(super) unsafe fn run(
     if tasks.is_empty() {
         return;
     }
-    // SAFETY: the scratch is as long as `scratch` says.
-    let reader = unsafe { Reader::new(Stage::of_all(shape), scratch) };
-    let filters = EvenSplit::by(shape.out_channels, 1);
-    let compute = |image: usize, channel: usize, rows: Range<usize>| {
-        let group = channel / shape.out_channels;
-        let planes = GroupPlanes {
-            x: tensors.left.wrapping_add(image * shape.image() + group * shape.in_channels * shape.plane()),
-            w: tensors.right.wrapping_add(channel * shape.depth()),
-            y: tensors.result.wrapping_add(image * shape.images[1] + channel * shape.pixels()),
-        };
-        // SAFETY: the planes and the filters are inside their tensors.
-        unsafe { reader.rows(level, planes, filters, rows) };
-    };
-    // SAFETY: passed on from the caller.
-    unsafe { plane_tasks(shape).run(tasks, epilogue, compute) };
+    let (stage, panels) = (Stage::of_all(shape), EvenSplit::by(shape.out_channels, 1));
+    let convolution = StagedConvolution { shape, stage, panels, tasks: plane_tasks(shape) };
+    // SAFETY: passed on from the caller; the scratch is as long as `scratch` says.
+    unsafe { convolution.run(level, tensors, epilogue, tasks, scratch) };
 }

@@ -6,7 +6,7 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ConvAlgorithm, ConvPass};
 
 use super::planes::PlaneTasks;
-use super::staged::{GroupPlanes, Reader, Stage};
+use super::staged::{Stage, StagedConvolution};
 use super::{Tensors, WindowShape, has_small_groups};
 use crate::blocking::row_panels;
 use crate::epilogue::EpilogueCall;
@@ -56,19 +56,8 @@ pub(super) unsafe fn run(
     if tasks.is_empty() {
         return;
     }
-    // SAFETY: the scratch is as long as `scratch` says.
-    let reader = unsafe { Reader::new(Stage::of_parts(shape), scratch) };
-    let panels = row_panels(shape.out_channels);
-    let compute = |image: usize, channel: usize, rows: Range<usize>| {
-        let group = channel / shape.out_channels;
-        let planes = GroupPlanes {
-            x: tensors.left.wrapping_add(image * shape.image() + group * shape.in_channels * shape.plane()),
-            w: tensors.right.wrapping_add(channel * shape.depth()),
-            y: tensors.result.wrapping_add(image * shape.images[1] + channel * shape.pixels()),
-        };
-        // SAFETY: the planes and the filters are inside their tensors.
-        unsafe { reader.rows(level, planes, panels, rows) };
-    };
-    // SAFETY: passed on from the caller.
-    unsafe { plane_tasks(shape).run(tasks, epilogue, compute) };
+    let (stage, panels) = (Stage::of_parts(shape), row_panels(shape.out_channels));
+    let convolution = StagedConvolution { shape, stage, panels, tasks: plane_tasks(shape) };
+    // SAFETY: passed on from the caller; the scratch is as long as `scratch` says.
+    unsafe { convolution.run(level, tensors, epilogue, tasks, scratch) };
 }

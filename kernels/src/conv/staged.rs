@@ -4,8 +4,10 @@
 
 use core::ops::Range;
 
-use super::WindowShape;
+use super::planes::PlaneTasks;
+use super::{Tensors, WindowShape};
 use crate::blocking::{EvenSplit, whole_lines};
+use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{IsaLevel, LANES, StagedLines, StagedRows};
 
 /// Elements that are staged together, about, of all channels and of parts of them: they stay in the first-level cache.
@@ -128,9 +130,47 @@ impl<'a> Stage<'a> {
     }
 }
 
+/// A convolution over staged rows.
+pub(super) struct StagedConvolution<'a> {
+    pub shape: &'a WindowShape,
+    pub stage: Stage<'a>,
+    /// The filters of a group, in panels as they are packed.
+    pub panels: EvenSplit,
+    pub tasks: PlaneTasks<'a>,
+}
+
+impl StagedConvolution<'_> {
+    /// # Safety
+    /// As for [`super::conv_run`], with [`Stage::scratch`] elements of scratch.
+    pub unsafe fn run(
+        self,
+        level: IsaLevel,
+        tensors: Tensors,
+        epilogue: Option<EpilogueCall>,
+        tasks: Range<usize>,
+        scratch: *mut f32,
+    ) {
+        let StagedConvolution { shape, stage, panels, tasks: division } = self;
+        // SAFETY: passed on from the caller; so below.
+        let reader = unsafe { Reader::new(stage, scratch) };
+        let compute = |image: usize, channel: usize, rows: Range<usize>| {
+            let group = channel / shape.out_channels;
+            let planes = GroupPlanes {
+                x: tensors.left.wrapping_add(image * shape.image() + group * shape.in_channels * shape.plane()),
+                w: tensors.right.wrapping_add(channel * shape.depth()),
+                y: tensors.result.wrapping_add(image * shape.images[1] + channel * shape.pixels()),
+            };
+            // SAFETY: the planes and the filters are inside their tensors.
+            unsafe { reader.rows(level, planes, panels, rows) };
+        };
+        // SAFETY: as above.
+        unsafe { division.run(tasks, epilogue, compute) };
+    }
+}
+
 /// What is read and written for a group of an image.
 #[derive(Clone, Copy)]
-pub(super) struct GroupPlanes {
+struct GroupPlanes {
     pub x: *const f32,
     /// Panels of filters: term k of filter i of one at `k·filters + i`.
     pub w: *const f32,
@@ -138,7 +178,7 @@ pub(super) struct GroupPlanes {
 }
 
 /// Staged rows in memory, with the list of the terms.
-pub(super) struct Reader<'a> {
+struct Reader<'a> {
     stage: Stage<'a>,
     terms: &'a [u32],
     memory: *mut f32,
@@ -147,7 +187,7 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// # Safety
     /// `memory` has [`Stage::scratch`] elements, which nothing else uses.
-    pub unsafe fn new(stage: Stage<'a>, memory: *mut f32) -> Reader<'a> {
+    unsafe fn new(stage: Stage<'a>, memory: *mut f32) -> Reader<'a> {
         let count = stage.terms();
         // SAFETY: the scratch is aligned for four bytes, and holds the terms, which are written before they are read, behind the rows.
         let terms = unsafe {
@@ -163,7 +203,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Safety
     /// The planes and the filters are inside their tensors.
-    pub unsafe fn rows(&self, level: IsaLevel, planes: GroupPlanes, panels: EvenSplit, rows: Range<usize>) {
+    unsafe fn rows(&self, level: IsaLevel, planes: GroupPlanes, panels: EvenSplit, rows: Range<usize>) {
         let Stage { shape, channels, .. } = self.stage;
         let taps = shape.taps();
         for first in rows.clone().step_by(self.stage.rows) {

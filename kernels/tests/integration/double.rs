@@ -61,7 +61,7 @@ fn products_of_f64_are_chains_of_fused_multiply_adds() {
             let counter = Counter::new(batch, m, n, marks.as_mut_ptr(), strides);
             let mut memory = scratch(double_scratch(&call));
             for tasks in cuts(&mut random, double_tasks(&call)) {
-                // SAFETY: the operands span what the layouts say, and tasks are those of the call.
+                // SAFETY: the buffers are as long as the layouts reach, and the tasks are within the call's.
                 unsafe {
                     let (operands, memory) = ([left.as_ptr(), right.as_ptr()], memory.as_mut_ptr().cast());
                     double_run_with(isa, &call, operands, result.as_mut_ptr(), Some(counter.call()), tasks, memory);

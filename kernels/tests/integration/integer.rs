@@ -57,7 +57,7 @@ fn products_of_bytes_are_exact() {
             let counter = Counter::new(batch, m, n, marks.as_mut_ptr(), strides);
             let mut memory = scratch(integer_scratch(&call));
             for tasks in cuts(&mut random, integer_tasks(&call)) {
-                // SAFETY: the operands span what the layouts say, and tasks are those of the call.
+                // SAFETY: the buffers are as long as the layouts reach, and the tasks are within the call's.
                 unsafe {
                     let (operands, memory) = ([left.as_ptr(), right.as_ptr()], memory.as_mut_ptr().cast());
                     integer_run_with(isa, &call, operands, result.as_mut_ptr(), Some(counter.call()), tasks, memory);

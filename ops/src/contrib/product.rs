@@ -1,4 +1,4 @@
-//! Products and convolutions with what follows them.
+//! Fused matrix products and convolutions: FusedMatMul, FusedGemm, FusedConv, ConvTransposeWithDynamicPads.
 
 use super::activation::activated;
 use crate::contract::{gemm, product_shape};

@@ -34,7 +34,7 @@ impl<'g> Step<'g> {
             .map(&[self.past.reshape([self.batch, 1])], DType::I64, [self.batch, self.new], |s, a| &a[0] + s.coord(1))
     }
 
-    /// The new elements behind those of each sample in the cache, zeros behind them.
+    /// Each sample's cache with the new keys or values appended, padded with zeros.
     fn appended(&self, cache: Option<Tensor<'g>>, x: Tensor<'g>) -> Result<Tensor<'g>> {
         let (g, d) = (x.graph(), x.dims()?);
         let (heads, size) = (d[1], d[3]);

@@ -96,7 +96,8 @@ pub fn key_value(
     Ok(Some([k[1], Dim::Const(n / heads)]))
 }
 
-/// The number of keys with those of caches of keys and values, operands `past`, which are as large as new ones.
+/// The length of the key sequence: cached keys (the operands `past`) plus new ones. Caches have the shape of new keys and values
+/// but for their length.
 pub fn total_keys(
     cx: &mut InferCtx<'_>,
     past: [usize; 2],

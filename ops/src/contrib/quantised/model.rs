@@ -3,8 +3,9 @@
 use super::super::attention::projected::{Projected, attended, projected_shapes};
 use super::super::norm::{embedded, mask_index, normalised_rows};
 use super::{BYTES, ROUNDS, SCALE, dequantised, scalars};
+use crate::byte_products::{ByteOperand, byte_matmul};
 use crate::prelude::*;
-use crate::quantize::{centred, shaped_by};
+use crate::quantize::shaped_by;
 use crate::rules::open_rank_in;
 
 pub fn ops() -> Vec<OpDef> {
@@ -17,8 +18,11 @@ const AT: Projected = Projected { mask: 5, past: 8, bias: None };
 fn attention() -> OpDef {
     let compute = formulas(|g, cx| {
         let row = |x| shaped_by(x, |columns| vec![columns]);
-        let x = centred(g, [0, 6], |n| vec![n])?;
-        let product = x.call("matmul", &[centred(g, [1, 7], |columns| vec![columns])?]);
+        let x = ByteOperand::of(g, [0, 6], |n| vec![n])?;
+        let weights = ByteOperand::of(g, [1, 7], |columns| vec![columns])?;
+        let mut dims = x.x.dims()?;
+        dims.set(dims.len() - 1, weights.x.dims()?.at(1));
+        let product = byte_matmul(x, weights, &dims)?;
         let scale = g.operand(3).reshape([]) * row(g.operand(4))?;
         attended(g, cx, product.cast(DType::F32) * scale + g.operand(2), &AT)
     });

@@ -114,11 +114,7 @@ fn matmul_nbits() -> OpDef {
         if cx.has_input(5) {
             shaped(cx, 5, &[Dim::Const(n)])?;
         }
-        let Some(mut dims) = open_rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
-        let last = dims.len() - 1;
-        cx.unify_dims(Dim::Const(k), dims[last], &format!("operand `A`, axis {last}"))?;
-        dims[last] = Dim::Const(n);
-        cx.set_output_dims(0, dims)
+        rows_of_product(cx, k, n)
     });
     define("matmul_nbits", "The product with weights of 2, 4 or 8 bits, in blocks along K.", compute, infer)
         .group("A", FLOATS)
@@ -135,6 +131,15 @@ fn matmul_nbits() -> OpDef {
         .param("weight_prepacked", 0, "Only 0 is supported.")
         .contrib("MatMulNBits")
         .ulp(16.0)
+}
+
+/// Rows of k elements become rows of n.
+fn rows_of_product(cx: &mut InferCtx<'_>, k: u64, n: u64) -> Result<(), OpError> {
+    let Some(mut dims) = open_rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
+    let last = dims.len() - 1;
+    cx.unify_dims(Dim::Const(k), dims[last], &format!("operand `A`, axis {last}"))?;
+    dims[last] = Dim::Const(n);
+    cx.set_output_dims(0, dims)
 }
 
 /// What four bits stand for in NF4: quantiles of the normal distribution (Dettmers et al., "QLoRA", 2023).
@@ -189,11 +194,7 @@ fn matmul_bnb4() -> OpDef {
         only(cx, "transB", 1)?;
         shaped(cx, 1, &[Dim::Const((n * k).div_ceil(2))])?;
         shaped(cx, 2, &[Dim::Const((n * k).div_ceil(block))])?;
-        let Some(mut dims) = open_rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
-        let last = dims.len() - 1;
-        cx.unify_dims(Dim::Const(k), dims[last], &format!("operand `A`, axis {last}"))?;
-        dims[last] = Dim::Const(n);
-        cx.set_output_dims(0, dims)
+        rows_of_product(cx, k, n)
     });
     define("matmul_bnb4", "The product with weights of 4 bits that stand for numbers of a table.", compute, infer)
         .group("A", FLOATS)

@@ -1,9 +1,10 @@
 //! Products of quantised matrices.
 
 use super::{BYTES, ROUNDS, SCALE, scalars};
+use crate::byte_products::{ByteOperand, byte_matmul};
 use crate::contract::matmul_shape;
 use crate::prelude::*;
-use crate::quantize::{centred, quantised_type, rounded, shaped_by};
+use crate::quantize::{quantised_type, rounded, shaped_by};
 use crate::rules::{one_element, open_rank_in};
 
 pub fn ops() -> Vec<OpDef> {
@@ -41,11 +42,11 @@ fn scaled<'g>(sum: Tensor<'g>, scale: Tensor<'g>, bias: Option<Tensor<'g>>) -> T
 }
 
 fn to_float() -> OpDef {
-    let compute = formula(|g, _| {
-        let a = centred(g, [0, 4], |rows| vec![rows, 1])?;
-        let b = centred(g, [1, 5], |columns| vec![columns])?;
+    let compute = formula(|g, cx| {
+        let a = ByteOperand::of(g, [0, 4], |rows| vec![rows, 1])?;
+        let b = ByteOperand::of(g, [1, 5], |columns| vec![columns])?;
         let scale = g.operand(2).reshape([]) * row(g.operand(3))?;
-        Ok(scaled(a.call("matmul", &[b]), scale, g.maybe(6)))
+        Ok(scaled(byte_matmul(a, b, &cx.outputs[0].dims)?, scale, g.maybe(6)))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::F32)?;
@@ -63,12 +64,12 @@ fn to_float() -> OpDef {
 }
 
 fn dynamic() -> OpDef {
-    let compute = formula(|g, _| {
+    let compute = formula(|g, cx| {
         let made = g.op_multi("dynamic_quantize_linear", &[Some(g.operand(0))], Params::new(), 3);
-        let a = made[0].cast(DType::I32) - made[2].cast(DType::I32);
-        let b = centred(g, [1, 3], |columns| vec![columns])?;
+        let a = ByteOperand { x: made[0], zero: Some(made[2].cast(DType::I32)) };
+        let b = ByteOperand::of(g, [1, 3], |columns| vec![columns])?;
         let scale = made[1] * row(g.operand(2))?;
-        Ok(scaled(a.call("matmul", &[b]), scale, g.maybe(4)))
+        Ok(scaled(byte_matmul(a, b, &cx.outputs[0].dims)?, scale, g.maybe(4)))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::F32)?;
@@ -106,11 +107,14 @@ fn integer16() -> OpDef {
 
 fn gemm() -> OpDef {
     let compute = formula(|g, cx| {
-        let flipped =
-            |i: usize, flag: &str| if cx.params.flag(flag) { g.operand(i).permute(&[1, 0]) } else { g.operand(i) };
-        let a = flipped(0, "transA").cast(DType::I32) - g.operand(2).reshape([]).cast(DType::I32);
-        let b = flipped(3, "transB").cast(DType::I32) - row(g.operand(5))?.cast(DType::I32);
-        let sum = a.call("matmul", &[b]);
+        let [mut a, mut b] =
+            [ByteOperand::of(g, [0, 2], |n| vec![n])?, ByteOperand::of(g, [3, 5], |columns| vec![columns])?];
+        for (operand, flag) in [(&mut a, "transA"), (&mut b, "transB")] {
+            if cx.params.flag(flag) {
+                operand.x = operand.x.permute(&[1, 0]);
+            }
+        }
+        let sum = byte_matmul(a, b, &cx.outputs[0].dims)?;
         let sum = g.maybe(6).map_or(sum, |c| sum + c);
         let alpha = cx.params.float("alpha").unwrap_or(1.0);
         let scale = g.operand(1).reshape([]).map(|scale| scale * alpha) * row(g.operand(4))?;
