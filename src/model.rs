@@ -129,6 +129,13 @@ impl Model {
         }
     }
 
+    /// The model for inputs of any types, whose branches and loops belong to the host, if it is imported for types of inputs.
+    pub(crate) fn by_host(&self) -> Option<Result<Model, Error>> {
+        let Some((Open::Branches(branches), _)) = &self.open else { return None };
+        let graph = branches.hosted_graph(&self.compiler);
+        Some(graph.map(|graph| Model::new(self.compiler.clone(), graph)))
+    }
+
     /// The graph for inputs of any types whose branches and loops belong to the host, if these types do not decide them.
     pub fn hosted_graph(&self) -> Option<Graph> {
         let Some((Open::Branches(branches), _)) = &self.open else { return None };

@@ -9,12 +9,16 @@
 //! has a region of the image, of which a context keeps a copy with the words of the extents that it runs ([`open`]).
 //! Weights are shared by all; their offsets count bytes in the model's one block of weights.
 
+mod in_parts;
+
 use crate::conv::ConvVariant;
+
+pub use self::in_parts::{call, hosted, number, part, parts, result, value};
 
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 11 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 12 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -76,120 +80,6 @@ pub mod header {
     pub const PARTS: usize = 18;
     /// Words of the header.
     pub const WORDS: usize = 19;
-}
-
-/// Positions in the record of a model that runs in parts, since its shapes depend on values. Values are numbered; they live in a
-/// run, whatever part or call of the host computes or reads them.
-pub mod parts {
-    /// Number of parts, and the offset of their [`super::part`] records.
-    pub const PARTS: usize = 0;
-    /// Number of values, and the offset of their [`super::value`] records.
-    pub const VALUES: usize = 2;
-    /// Number of numbers that decide shapes, in the order in which they become known, and the offset of their [`super::number`]
-    /// records.
-    pub const NUMBERS: usize = 4;
-    /// Offset of a [`super::result`] record for each output.
-    pub const RESULTS: usize = 6;
-    /// Bytes of memory for values.
-    pub const BYTES: usize = 7;
-    /// The most words that a call of the host notes what it finds in.
-    pub const CALL_WORDS: usize = 8;
-    /// Words of the record.
-    pub const WORDS: usize = 9;
-    /// The first version that has the record.
-    pub const SINCE: super::ImageVersion = super::ImageVersion { major: 1, minor: 8 };
-}
-
-/// Positions in the record of a part.
-pub mod part {
-    /// Offset of its image, which is as that of a model in one part: with one input of one axis for each number that is known,
-    /// which is the extent and has no elements that are read, and then the inputs of the part.
-    pub const IMAGE: usize = 0;
-    /// How many numbers are known before it, from the first on; none before the first part, whose inputs are the model's.
-    pub const NUMBERS: usize = 1;
-    /// Number of its inputs, and the offset of the values that they are.
-    pub const INPUTS: usize = 2;
-    /// Number of its outputs, and the offset of the values that they are.
-    pub const OUTPUTS: usize = 4;
-    /// Number of calls of the host behind it, and the offset of their [`super::call`] records.
-    pub const CALLS: usize = 6;
-    /// Words of the record.
-    pub const WORDS: usize = 8;
-}
-
-/// Positions in the record of a value.
-pub mod value {
-    /// [`INPUT`], [`OUTPUT`], [`MEMORY`], [`CONSTANT`] or [`EXTENTS`].
-    pub const HOME: usize = 0;
-    /// Which input or output; bytes from the start of the memory of values; the offset of extents and, behind these, elements.
-    pub const AT: usize = 1;
-    /// The most bytes that it has.
-    pub const BYTES: usize = 2;
-    /// [`crate::DType`] as a number.
-    pub const DTYPE: usize = 3;
-    /// Number of dimensions, at most [`super::MAX_RANK`].
-    pub const RANK: usize = 4;
-    /// Words of the record.
-    pub const WORDS: usize = 5;
-
-    /// An input of the model.
-    pub const INPUT: u64 = 0;
-    /// In the memory of an output of the model.
-    pub const OUTPUT: u64 = 1;
-    /// In the memory of a context.
-    pub const MEMORY: u64 = 2;
-    /// In the image.
-    pub const CONSTANT: u64 = 3;
-    /// Nowhere: of what the host finds, only the extents are of use.
-    pub const EXTENTS: u64 = 4;
-}
-
-/// Positions in the record of a number that decides shapes.
-pub mod number {
-    /// Offset of its name.
-    pub const NAME: usize = 0;
-    /// The least that it may be.
-    pub const LEAST: usize = 1;
-    /// The most that it may be.
-    pub const MOST: usize = 2;
-    /// The value that it is a number of.
-    pub const VALUE: usize = 3;
-    /// 0 if it is an extent of the value, 1 if it is an element.
-    pub const IS_ELEMENT: usize = 4;
-    /// The axis, or the position of the element.
-    pub const POSITION: usize = 5;
-    /// 1 if what is greater than [`MOST`] is as good as that.
-    pub const SATURATES: usize = 6;
-    /// Words of the record.
-    pub const WORDS: usize = 7;
-}
-
-/// Positions in the record of a call of the host.
-pub mod call {
-    /// Offset of the name of its node.
-    pub const NAME: usize = 0;
-    /// The words of its [`crate::FindOp`].
-    pub const OP: usize = 1;
-    /// Number of operands, and the offset of the values that they are, each counted from 1; 0 for one that is not given.
-    pub const OPERANDS: usize = 4;
-    /// The same of results.
-    pub const RESULTS: usize = 6;
-    /// Words of the record.
-    pub const WORDS: usize = 8;
-    /// Most operands or results.
-    pub const MAX: usize = 8;
-}
-
-/// Positions in the record of an output of a model that runs in parts.
-pub mod result {
-    /// The value that it is.
-    pub const VALUE: usize = 0;
-    /// The most bytes that it has.
-    pub const BYTES: usize = 1;
-    /// Offset of the greatest extents that it has.
-    pub const DIMS: usize = 2;
-    /// Words of the record.
-    pub const WORDS: usize = 3;
 }
 
 /// Positions in the record of the code of a model for a GPU.

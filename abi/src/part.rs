@@ -13,7 +13,7 @@ pub struct SubBuffer<N: Number = u64> {
     pub of: BufferId,
     /// Position of its first element in the whole.
     pub offset: N,
-    /// Elements that lie side by side; at least one, and a divisor of the number of elements.
+    /// Elements that lie side by side: a divisor of the number of elements, and at least one if there are any.
     pub run: N,
     /// Elements from the start of a run to that of the next; at least `run`.
     pub stride: N,

@@ -41,7 +41,11 @@ impl Dim {
     /// The extent as a number, if it is known ([`Extent::fixed`]).
     #[track_caller]
     pub fn as_const(self) -> Option<u64> {
-        self.as_extent().map(|n| n.fixed() as u64)
+        // No closure: the trace names the caller.
+        match self.as_extent() {
+            Some(n) => Some(n.fixed() as u64),
+            None => None,
+        }
     }
 }
 

@@ -8,45 +8,54 @@ pub fn ops() -> Vec<OpDef> {
 
 /// Extents of one attention call.
 struct Heads {
-    batch: u64,
+    batch: Extent,
     kv: u64,
     /// Query heads that share one key and value head.
     group: u64,
-    queries: u64,
+    queries: Extent,
     /// Whether the operands are [batch, sequence, heads · size] rather than
     /// [batch, heads, sequence, size].
     packed: bool,
 }
 
-fn heads(g: GraphScope<'_>, params: &Params, q: &[u64], k: &[u64]) -> Result<Heads> {
+impl Heads {
+    /// The first axes of products: batch, key heads, query heads that share one, queries.
+    fn lead(&self) -> [Extent; 4] {
+        [self.batch, self.kv.into(), self.group.into(), self.queries]
+    }
+}
+
+fn heads(g: GraphScope<'_>, params: &Params, q: &Extents, k: &Extents) -> Result<Heads> {
     let packed = q.len() == 3;
     let (query_heads, kv) = match packed {
         true => {
             let count = |name: &str| params.int(name).unwrap_or(0).max(0) as u64;
             (count("q_num_heads"), count("kv_num_heads"))
         }
-        false => (q[1], k[1]),
+        // How many heads there are decides how they are computed.
+        false => (q.at(1).fixed() as u64, k.at(1).fixed() as u64),
     };
     if kv == 0 || query_heads % kv != 0 {
         return Err(g.fail(format!("{query_heads} query heads cannot share {kv} key heads")));
     }
-    Ok(Heads { batch: q[0], kv, group: query_heads / kv, queries: if packed { q[1] } else { q[2] }, packed })
+    let queries = q.at(if packed { 1 } else { 2 });
+    Ok(Heads { batch: q.at(0), kv, group: query_heads / kv, queries, packed })
 }
 
 /// [batch, sequence, heads · size] as [batch, heads, sequence, size].
 pub fn by_head(x: Tensor<'_>, heads: u64) -> Result<Tensor<'_>> {
     let d = x.dims()?;
-    Ok(x.reshape([d[0], d[1], heads, d[2] / heads]).permute(&[0, 2, 1, 3]))
+    Ok(x.reshape(Extents::of([d.at(0), d.at(1), heads.into(), d.at(2).div_floor(heads)])).permute(&[0, 2, 1, 3]))
 }
 
 /// The mask as [.., queries, keys], with what it lacks at the end masked out.
-fn padded_mask(mask: Tensor<'_>, keys: u64) -> Result<Tensor<'_>> {
+fn padded_mask(mask: Tensor<'_>, keys: Extent) -> Result<Tensor<'_>> {
     let ty = mask.ty()?;
-    let mut dims = ty.dims.to_vec();
-    match dims.last_mut() {
-        Some(last) if *last < keys && *last != 1 => *last = keys,
-        _ => return Ok(mask),
-    }
+    let mut dims = ty.dims.clone();
+    let Some(last) = dims.len().checked_sub(1).filter(|last| dims.at(*last) < keys && dims.at(*last) != 1) else {
+        return Ok(mask);
+    };
+    dims.set(last, keys);
     let fill = match ty.dtype {
         DType::Bool => Scalar::bool(false),
         d => Scalar::from_f64(d, f64::NEG_INFINITY),
@@ -62,13 +71,14 @@ struct Mask<'g> {
     valid: Option<Tensor<'g>>,
     causal: bool,
     /// Length of the key cache.
-    past: u64,
+    past: Extent,
 }
 
 impl<'g> Mask<'g> {
-    fn new(g: GraphScope<'g>, cx: &NodeCtx<'_>, [batch, keys]: [u64; 2], past: u64) -> Result<Mask<'g>> {
+    fn new(g: GraphScope<'g>, cx: &NodeCtx<'_>, [batch, keys]: [Extent; 2], past: Extent) -> Result<Mask<'g>> {
         let operand = g.maybe(3).map(|mask| padded_mask(mask, keys)).transpose()?;
-        let valid = g.maybe(6).map(|valid| valid.reshape([batch, 1, 1, 1]));
+        let one = Extent::ONE;
+        let valid = g.maybe(6).map(|valid| valid.reshape(Extents::of([batch, one, one, one])));
         Ok(Mask { operand, valid, causal: cx.params.flag("is_causal"), past })
     }
 
@@ -77,7 +87,10 @@ impl<'g> Mask<'g> {
         if self.operand.is_none() && self.valid.is_none() && !self.causal {
             return scores;
         }
-        let others: Vec<_> = self.operand.into_iter().chain(self.valid).collect();
+        // A length that depends on symbols is an operand.
+        let past = self.past.known().map_or_else(|| Some(scores.graph().extents(&Extents::of([self.past]))), |_| None);
+        let past = past.filter(|_| self.causal).map(|past| past.reshape([]));
+        let others: Vec<_> = self.operand.into_iter().chain(self.valid).chain(past).collect();
         scores.map_with(&others, |s, a| {
             let mut y = a[0].clone();
             let never = y.lit(f64::NEG_INFINITY);
@@ -90,7 +103,8 @@ impl<'g> Mask<'g> {
                 y = hide(&y, &s.coord(3).lt(&n.cast(DType::I64)));
             }
             if self.causal {
-                let last = s.coord(2) + s.number(DType::I64, self.past as f64);
+                let known = || s.number(DType::I64, self.past.known().unwrap_or(0) as f64);
+                let last = s.coord(2) + past.and_then(|_| rest.next()).cloned().unwrap_or_else(known);
                 y = hide(&y, &s.coord(3).le(&last));
             }
             y
@@ -101,16 +115,16 @@ impl<'g> Mask<'g> {
     /// be. An axis along which the mask is constant has extent 1.
     fn peaks(&self, scores: &DenseType) -> Result<Option<Tensor<'g>>> {
         let Some(g) = self.operand.or(self.valid).map(Tensor::graph) else { return Ok(None) };
-        let mut dims = vec![1; 4];
+        let mut dims = vec![Extent::ONE; 4];
         if let Some(mask) = self.operand {
-            let own = mask.dims()?.to_vec();
+            let own = mask.dims()?;
             let lead = 4 - own.len().min(4);
-            dims.splice(lead.., own);
+            dims.splice(lead.., own.all());
         }
-        dims[3] = scores.dims[3];
-        let varies = [(0, self.valid.is_some()), (2, self.causal)];
-        varies.iter().filter(|(_, varies)| *varies).for_each(|(axis, _)| dims[*axis] = scores.dims[*axis]);
-        let zeros = g.filled(&DenseType::new(scores.dtype, &dims), 0.0);
+        let varies = [(0, self.valid.is_some()), (2, self.causal), (3, true)];
+        varies.iter().filter(|(_, varies)| *varies).for_each(|(axis, _)| dims[*axis] = scores.dims.at(*axis));
+        let dims = dims.into_iter().collect::<Extents>();
+        let zeros = g.filled(&DenseType { dtype: scores.dtype, dims }, 0.0);
         Ok(Some(self.applied(zeros).reduce("reduce_max", &[3])))
     }
 }
@@ -122,39 +136,39 @@ fn without_masked_rows<'g>(x: Tensor<'g>, peaks: Tensor<'g>) -> Tensor<'g> {
 
 /// The product of [batch, heads, queries, n] and a tensor for each key head, of which a position is `from`, over the
 /// last of `extents`: by batch, key head, query head that shares it, query and the position in the result.
-fn by_group<'g>(x: Tensor<'g>, y: Tensor<'g>, h: &Heads, [m, n]: [u64; 2], from: [u32; 2]) -> Tensor<'g> {
-    let lead = [h.batch, h.kv, h.group, h.queries];
-    let extents = [&lead[..], &[m, n]].concat();
+fn by_group<'g>(x: Tensor<'g>, y: Tensor<'g>, h: &Heads, [m, n]: [Extent; 2], from: [u32; 2]) -> Tensor<'g> {
+    let [batch, kv, group, queries] = h.lead();
+    let extents = Extents::of([batch, kv, group, queries, m, n]);
     let lhs = [0, 1, 2, 3, 5].map(Index::var).to_vec();
     let rhs = [0, 1, from[0], from[1]].map(Index::var).to_vec();
-    x.reshape([&lead[..], &[n]].concat()).contract(y, Contraction::new(extents, 5, lhs, rhs))
+    x.reshape(Extents::of([batch, kv, group, queries, n])).contract(y, Contraction::new(extents, 5, lhs, rhs))
 }
 
 /// `scale · q · kᵀ` for every query head, [batch, heads, queries, keys].
 fn scores<'g>(h: &Heads, q: Tensor<'g>, k: Tensor<'g>, scale: f64) -> Result<Tensor<'g>> {
-    let (qt, keys) = (q.ty()?, k.dims()?[2]);
+    let (qt, keys) = (q.ty()?, k.dims()?.at(2));
     // Half precision is scaled before the product, where it cannot overflow.
     let half = matches!(qt.dtype, DType::F16 | DType::BF16);
     let scaled = |x: Tensor<'g>| x.map(|x| x * scale);
-    let lead = [h.batch, h.kv, h.group, h.queries];
-    let q = q.reshape([&lead[..], &qt.dims[3..]].concat());
-    let y = by_group(if half { scaled(q) } else { q }, k, h, [keys, qt.dims[3]], [4, 5]);
-    let y = y.reshape([h.batch, h.kv * h.group, h.queries, keys]);
+    let [batch, kv, group, queries] = h.lead();
+    let q = q.reshape(Extents::of([batch, kv, group, queries, qt.dims.at(3)]));
+    let y = by_group(if half { scaled(q) } else { q }, k, h, [keys, qt.dims.at(3)], [4, 5]);
+    let y = y.reshape(Extents::of([batch, kv * group, queries, keys]));
     Ok(if half { y } else { scaled(y) })
 }
 
 /// `p · v`, in the layout of the operands; 0 in rows that are fully masked.
 fn weighted<'g>(h: &Heads, p: Tensor<'g>, v: Tensor<'g>, peaks: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
-    let (size, keys, count) = (v.dims()?[3], p.dims()?[3], h.kv * h.group);
+    let (size, keys, count) = (v.dims()?.at(3), p.dims()?.at(3), Extent::from(h.kv * h.group));
     let mut y = by_group(p, v, h, [size, keys], [5, 4]);
     if let Some(peaks) = peaks {
         let d = peaks.dims()?;
-        let groups = if d[1] == 1 { [1, 1] } else { [h.kv, h.group] };
-        y = without_masked_rows(y, peaks.reshape([d[0], groups[0], groups[1], d[2], 1]));
+        let [_, kv, group, _] = if d.at(1) == 1 { [Extent::ONE; 4] } else { h.lead() };
+        y = without_masked_rows(y, peaks.reshape(Extents::of([d.at(0), kv, group, d.at(2), Extent::ONE])));
     }
     Ok(match h.packed {
-        true => y.permute(&[0, 3, 1, 2, 4]).reshape([h.batch, h.queries, count * size]),
-        false => y.reshape([h.batch, count, h.queries, size]),
+        true => y.permute(&[0, 3, 1, 2, 4]).reshape(Extents::of([h.batch, h.queries, count * size])),
+        false => y.reshape(Extents::of([h.batch, count, h.queries, size])),
     })
 }
 
@@ -165,18 +179,18 @@ fn attention_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<
     let q = unpacked(q, h.kv * h.group)?;
     let (k, v) = (unpacked(k, h.kv)?, unpacked(v, h.kv)?);
     // After what earlier calls left in the cache.
-    let past = g.maybe(4).map_or(Ok(0), |past| past.dims().map(|d| d[2]))?;
+    let past = g.maybe(4).map_or(Ok(Extent::ZERO), |past| past.dims().map(|d| d.at(2)))?;
     let appended = |at: usize, x: Tensor<'g>| g.maybe(at).map_or(x, |past| g.concat(&[past, x], 2));
     let (k, v) = (appended(4, k), appended(5, v));
     let ty = q.ty()?;
-    let scale = cx.params.float("scale").unwrap_or(1.0 / (ty.dims[3] as f64).sqrt());
+    let scale = cx.params.float("scale").unwrap_or_else(|| 1.0 / (ty.dims.at(3).fixed() as f64).sqrt());
     let raw = scores(&h, q, k, scale)?;
     let capped = match cx.params.float("softcap").unwrap_or(0.0) {
         cap if cap > 0.0 => raw.map(|x| (x / x.lit(cap)).tanh() * cap),
         _ => raw,
     };
     let scores = capped.ty()?;
-    let mask = Mask::new(g, cx, [scores.dims[0], scores.dims[3]], past)?;
+    let mask = Mask::new(g, cx, [scores.dims.at(0), scores.dims.at(3)], past)?;
     let (biased, peaks) = (mask.applied(capped), mask.peaks(&scores)?);
     let precise = biased.convert(cx.params.dtype("softmax_precision").unwrap_or(ty.dtype));
     let p = g.op("softmax", &[precise], Params::new().with("axis", -1)).convert(ty.dtype);
@@ -232,7 +246,7 @@ fn cached(cx: &mut InferCtx<'_>, [batch, heads]: [Dim; 2], head: [Option<Dim>; 2
     }
     let mut past = None;
     for (i, head) in [(4, head[0]), (5, head[1])] {
-        let Some(dims) = rank_in(cx, i, 4..=4)? else { continue };
+        let Some(dims) = open_rank_in(cx, i, 4..=4)? else { continue };
         let length = past.unwrap_or(dims[2]);
         shaped(cx, i, &[batch, heads, length, head.unwrap_or(dims[3])])?;
         past = Some(length);
@@ -242,7 +256,7 @@ fn cached(cx: &mut InferCtx<'_>, [batch, heads]: [Dim; 2], head: [Option<Dim>; 2
 
 fn attention_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, if i == 2 { 2 } else { 0 }))?;
-    let (Some(q), Some(k), Some(v)) = (cx.input_dims(0), cx.input_dims(1), cx.input_dims(2)) else { return Ok(()) };
+    let (Some(q), Some(k), Some(v)) = (cx.open_dims(0), cx.open_dims(1), cx.open_dims(2)) else { return Ok(()) };
     if q.len() != k.len() || q.len() != v.len() || !(3..=4).contains(&q.len()) {
         return Err(OpError(format!(
             "operands `Q`, `K`, `V`: expected equal ranks 3 or 4, found {}, {}, {}",
@@ -344,7 +358,7 @@ fn half(x: Tensor<'_>, which: u64, interleaved: bool) -> Result<Tensor<'_>> {
 fn table<'g>(cache: Tensor<'g>, ids: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
     let rows = ids.map_or(cache, |ids| cache.gather(ids, 0));
     let d = rows.dims()?;
-    Ok(rows.reshape([d[0], d[1], 1, d[2]]))
+    Ok(rows.reshape(Extents::of([d.at(0), d.at(1), Extent::ONE, d.at(2)])))
 }
 
 fn rotary_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
@@ -352,18 +366,18 @@ fn rotary_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let ty = x.ty()?;
     let (cos, sin) = (table(cos, g.maybe(3))?, table(sin, g.maybe(3))?);
     // Computed on [batch, sequence, heads, size].
-    let x = match ty.dims[..] {
-        [n, s, hidden] => {
+    let x = match ty.rank() {
+        3 => {
             let heads = cx.params.int("num_heads").unwrap_or(0).max(0) as u64;
-            if heads == 0 || hidden % heads != 0 {
+            let Some(size) = Some(heads).filter(|n| *n > 0).and_then(|n| ty.dims.at(2).sure_quotient(n)) else {
                 return Err(g.fail("parameter `num_heads` must divide the last axis of an operand of rank 3"));
-            }
-            x.reshape([n, s, heads, hidden / heads])
+            };
+            x.reshape(Extents::of([ty.dims.at(0), ty.dims.at(1), heads.into(), size]))
         }
         _ => x.permute(&[0, 2, 1, 3]),
     };
     let dims = x.dims()?;
-    let size = dims[3];
+    let size = dims.at(3).fixed() as u64;
     let rotated = match cx.params.int("rotary_embedding_dim").unwrap_or(0) {
         n if n > 0 => (n as u64).min(size),
         _ => size,
@@ -371,13 +385,15 @@ fn rotary_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let interleaved = cx.params.flag("interleaved");
     let turned = x.slice(3, 0, rotated);
     let inputs = [cos, sin, half(turned, 0, interleaved)?, half(turned, 1, interleaved)?];
-    let shape = [dims[0], dims[1], dims[2], rotated / 2];
-    let real = g.map(&inputs, ty.dtype, shape, |_, a| &a[0] * &a[2] - &a[1] * &a[3]);
-    let imaginary = g.map(&inputs, ty.dtype, shape, |_, a| &a[1] * &a[2] + &a[0] * &a[3]);
+    let [n, s, heads] = [0, 1, 2].map(|axis| dims.at(axis));
+    let shape = Extents::of([n, s, heads, (rotated / 2).into()]);
+    let real = g.map(&inputs, ty.dtype, &shape, |_, a| &a[0] * &a[2] - &a[1] * &a[3]);
+    let imaginary = g.map(&inputs, ty.dtype, &shape, |_, a| &a[1] * &a[2] + &a[0] * &a[3]);
     let mut y = match interleaved {
         true => {
-            let parts = [real, imaginary].map(|part| part.reshape([&shape[..], &[1]].concat()));
-            g.concat(&parts, 4).reshape([dims[0], dims[1], dims[2], rotated])
+            let pairs: Extents = shape.all().chain([Extent::ONE]).collect();
+            let parts = [real, imaginary].map(|part| part.reshape(&pairs));
+            g.concat(&parts, 4).reshape(Extents::of([n, s, heads, rotated.into()]))
         }
         false => g.concat(&[real, imaginary], 3),
     };
@@ -389,11 +405,11 @@ fn rotary_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
 
 fn rotary_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     same(cx, 0, 0)?;
-    let x = rank_in(cx, 0, 3..=4)?;
+    let x = open_rank_in(cx, 0, 3..=4)?;
     // Both [batch, sequence, hidden] and [batch, heads, sequence, size] end in these two.
     if let Some(x) = &x {
         broadcasts_to(cx, 3, &[x[0], x[x.len() - 2]])?;
-        rank_in(cx, 3, 2..=2)?;
+        open_rank_in(cx, 3, 2..=2)?;
     }
     let heads = cx.params.int("num_heads").unwrap_or(0).max(0) as u64;
     let size = x.as_ref().and_then(|x| match (x.len(), x[x.len() - 1].as_const()?) {
@@ -409,7 +425,7 @@ fn rotary_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     }
     for cache in [1, 2] {
         let rank = if cx.has_input(3) { 2 } else { 3 };
-        let Some(found) = rank_in(cx, cache, rank..=rank)? else { continue };
+        let Some(found) = open_rank_in(cx, cache, rank..=rank)? else { continue };
         let mut expected = found.clone();
         if let (Some(x), 3) = (&x, rank) {
             (expected[0], expected[1]) = (x[0], x[x.len() - 2]);

@@ -2,10 +2,11 @@
 
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{DiagnosticCode, Result};
+use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::Value;
 use tensorc_ir::params::Params;
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DType, Extents};
+use tensorc_ir::{DType, Extent, Extents};
 
 /// An optional operand of a composite body.
 pub fn maybe(args: &[Option<Value>], i: usize) -> Option<Value> {
@@ -67,7 +68,7 @@ pub fn reshape(b: &mut Builder<'_>, x: Value, dims: impl Into<Extents>) -> Resul
 
 /// A vector over axis 1 of a tensor of the given rank, shaped to broadcast with it.
 pub fn per_channel(b: &mut Builder<'_>, x: Value, rank: usize) -> Result<Value> {
-    let len = b.ty(x)?.len();
-    let dims: Vec<u64> = (0..rank.max(2)).map(|axis| if axis == 1 { len } else { 1 }).collect();
-    reshape(b, x, &dims)
+    let len = b.ty(x)?.dims.count();
+    let dims: Extents = (0..rank.max(2)).map(|axis| if axis == 1 { len } else { Extent::ONE }).collect();
+    reshape(b, x, dims)
 }

@@ -147,18 +147,18 @@ fn dot() -> OpDef {
         } else {
             rhs.insert(0, k.clone())
         }
-        let inner = if ta { a.dims[0] } else { a.dims[split] };
+        let inner = a.dims.at(if ta { 0 } else { split });
         debug_assert_eq!(rhs.len(), b.rank());
         if (a.rank(), b.rank()) == (1, 1) {
             // The result has one axis that nothing is read along.
             (lhs, rhs) = (vec![k.clone()], vec![k]);
         }
-        let extents = [&out[..], &[inner]].concat();
+        let extents = out.all().chain([inner]).collect::<Extents>();
         Ok(Prim::Contract(Contraction::new(extents, out.len(), lhs, rhs).into()))
     });
     let infer = shape_rule(|cx| {
         let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
-        let (Some(a), Some(b)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        let (Some(a), Some(b)) = (cx.open_dims(0), cx.open_dims(1)) else { return Ok(()) };
         reject_if(a.is_empty() || b.is_empty(), || "operands: expected rank at least 1, found rank 0")?;
         let ka = if ta { 0 } else { a.len() - 1 };
         let kb = if tb { b.len() - 1 } else { 0 };
@@ -191,13 +191,13 @@ fn batch_dot() -> OpDef {
         let [g, m, n, k] = [0, 1, 2, 3].map(Index::var);
         let lhs = [&[g.clone()][..], &oriented(ta, m, k.clone())].concat();
         let rhs = [&[g][..], &oriented(tb, k, n)].concat();
-        let inner = a.dims[if ta { 1 } else { 2 }];
-        let extents = vec![out[0], out[1], out[2], inner];
+        let inner = a.dims.at(if ta { 1 } else { 2 });
+        let extents = Extents::of([out.at(0), out.at(1), out.at(2), inner]);
         Ok(Prim::Contract(Contraction::new(extents, 3, lhs, rhs).into()))
     });
     let infer = shape_rule(|cx| {
         let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
-        let (a, b) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?);
+        let (a, b) = (open_ranked(cx, 0, 3)?, open_ranked(cx, 1, 3)?);
         let (m, ka) = if ta { (a[2], a[1]) } else { (a[1], a[2]) };
         let (kb, n) = if tb { (b[2], b[1]) } else { (b[1], b[2]) };
         cx.unify_dims(a[0], b[0], "operand `rhs`, axis 0")?;

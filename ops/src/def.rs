@@ -226,7 +226,7 @@ pub trait Define: Sized {
                 for i in 0..cx.input_count() {
                     match cx.input(i).shape {
                         Shape::Unranked => {
-                            let shape = cx.output(0).shape;
+                            let shape = cx.output_shape(0);
                             cx.set_input_shape(i, shape)?;
                         }
                         shape => cx.set_output_shape(0, shape).map_err(|e| {

@@ -81,11 +81,11 @@ fn parse(equation: &str, ranks: &[usize]) -> Result<Equation, OpError> {
 struct Labelled<'g> {
     value: Tensor<'g>,
     labels: Vec<Label>,
-    dims: Vec<u64>,
+    dims: Vec<Extent>,
 }
 
 impl Labelled<'_> {
-    fn extent(&self, label: Label) -> Option<u64> {
+    fn extent(&self, label: Label) -> Option<Extent> {
         self.labels.iter().position(|l| *l == label).map(|i| self.dims[i])
     }
 }
@@ -94,21 +94,23 @@ impl Labelled<'_> {
 fn diagonal<'g>(value: Tensor<'g>, labels: &[Label]) -> Result<Labelled<'g>> {
     let from = value.dims()?;
     let mut unique: Vec<Label> = vec![];
-    let (mut dims, mut axes) = (vec![], vec![]);
-    for (l, &n) in labels.iter().zip(&from) {
+    let (mut dims, mut axes): (Vec<Extent>, _) = (vec![], vec![]);
+    for (l, n) in labels.iter().zip(from.all()) {
         let axis = unique.iter().position(|u| u == l).unwrap_or(unique.len());
         if axis == unique.len() {
             unique.push(*l);
             dims.push(n);
         }
-        dims[axis] = n.max(dims[axis]);
+        // One of them is 1 if they differ.
+        dims[axis] = if n == 1 { dims[axis] } else { n };
         axes.push(axis as u32);
     }
     if unique.len() == labels.len() {
         return Ok(Labelled { value, labels: unique, dims });
     }
-    let map = axes.iter().zip(&from).map(|(axis, &n)| if n == 1 { Index::default() } else { Index::var(*axis) });
-    Ok(Labelled { value: value.view(map.collect(), None, &dims), labels: unique, dims })
+    let map = axes.iter().zip(from.all()).map(|(axis, n)| if n == 1 { Index::default() } else { Index::var(*axis) });
+    let shape = dims.iter().copied().collect::<Extents>();
+    Ok(Labelled { value: value.view(map.collect(), None, shape), labels: unique, dims })
 }
 
 /// Sums out every label that `keep` does not hold.
@@ -137,9 +139,11 @@ fn contracted<'g>(x: Labelled<'g>, y: Labelled<'g>, keep: &dyn Fn(Label) -> bool
     let out: Vec<Label> = batch.chain(left).chain(right).copied().collect();
     let inner: Vec<Label> = x.labels.iter().filter(|l| !keep(**l)).filter(shared).copied().collect();
     let all = [&out[..], &inner].concat();
-    let extents: Vec<u64> = all.iter().map(|l| x.extent(*l).unwrap_or(1).max(y.extent(*l).unwrap_or(1))).collect();
+    let wider = |a: Extent, b: Extent| if a.is_surely(b) || b == 1 { a } else { b };
+    let both = |l: &Label| wider(x.extent(*l).unwrap_or(Extent::ONE), y.extent(*l).unwrap_or(Extent::ONE));
+    let extents: Vec<Extent> = all.iter().map(both).collect();
     let map = |t: &Labelled<'g>| -> Result<Vec<Index>> {
-        let index = |(label, &n): (&Label, &u64)| {
+        let index = |(label, &n): (&Label, &Extent)| {
             let axis = position(x.value.graph(), &all, label)?;
             Ok(if n == extents[axis] { Index::var(axis as u32) } else { Index::default() })
         };
@@ -147,6 +151,7 @@ fn contracted<'g>(x: Labelled<'g>, y: Labelled<'g>, keep: &dyn Fn(Label) -> bool
     };
     let (lhs, rhs, out_rank) = (map(&x)?, map(&y)?, out.len());
     let dims = extents[..out_rank].to_vec();
+    let extents = extents.into_iter().collect::<Extents>();
     let value = x.value.contract(y.value, Contraction::new(extents, out_rank, lhs, rhs));
     Ok(Labelled { value, labels: out, dims })
 }
@@ -174,7 +179,7 @@ fn einsum_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
 }
 
 fn einsum_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    let shapes: Option<Vec<_>> = (0..cx.input_count()).map(|i| cx.input_dims(i)).collect();
+    let shapes: Option<Vec<_>> = (0..cx.input_count()).map(|i| cx.open_dims(i)).collect();
     let Some(shapes) = shapes else { return Ok(()) };
     let ranks: Vec<usize> = shapes.iter().map(|s| s.len()).collect();
     let text = cx.params.str("equation").unwrap_or("").to_owned();

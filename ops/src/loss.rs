@@ -13,7 +13,7 @@ fn select_at() -> OpDef {
         Ok(index.cast(DType::I64).eq(&b.coord(axis)).select(x, &x.lit(0.0)))
     });
     let infer = shape_rule(|cx| {
-        let shapes = [cx.input(0).shape, cx.input(1).shape];
+        let shapes = [cx.input_shape(0), cx.input_shape(1)];
         let Some(dims) = cx.broadcast(&shapes)? else { return Ok(()) };
         cx.axis(cx.params.int("axis").unwrap_or(-1), dims.len())?;
         cx.set_output_dims(0, dims)
@@ -41,11 +41,11 @@ fn parameters(def: OpDef) -> OpDef {
 
 fn loss_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
-    if let Some(scores) = rank_in(cx, 0, 2..=usize::MAX)? {
+    if let Some(scores) = open_rank_in(cx, 0, 2..=usize::MAX)? {
         shaped(cx, 1, &[&scores[..1], &scores[2..]].concat())?;
         shaped(cx, 2, &scores[1..2])?;
     }
-    match (cx.params.str("reduction"), cx.input(1).shape) {
+    match (cx.params.str("reduction"), cx.input_shape(1)) {
         (Some("none"), shape) => cx.set_output_shape(0, shape),
         (Some("sum" | "mean"), _) => cx.set_output_dims(0, std::iter::empty::<Dim>()),
         (other, _) => Err(OpError(format!("reduction `{}` is not none, sum or mean", other.unwrap_or_default()))),
@@ -58,7 +58,8 @@ fn likelihood<'g>(cx: &NodeCtx<'_>, scores: Tensor<'g>) -> Result<Tensor<'g>> {
     let target = g.operand(1);
     let scores = scores.widened();
     let ty = scores.ty()?;
-    let index = target.reshape([&ty.dims[..1], &[1], &ty.dims[2..]].concat());
+    let rest = ty.dims.all().skip(2);
+    let index = target.reshape([ty.dims.at(0), Extent::ONE].into_iter().chain(rest).collect::<Extents>());
     let axis = Params::new().with("axis", 1);
     let chosen = |x: Tensor<'g>| g.op("select_at", &[x, index], axis.clone()).sum(&[1]);
     let mut likelihood = chosen(scores);
@@ -101,7 +102,7 @@ fn softmax_cross_entropy() -> OpDef {
     });
     let infer = rule(|cx| {
         loss_shape(cx)?;
-        let shape = cx.input(0).shape;
+        let shape = cx.input_shape(0);
         if cx.output_count() > 1 {
             cx.set_output_shape(1, shape)?;
             cx.same_dtype(1, 0)?;

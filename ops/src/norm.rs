@@ -236,10 +236,12 @@ fn group_norm() -> OpDef {
     let compute = formula(|g, cx| {
         let dims = &cx.outputs[0].dims;
         let groups = cx.params.int("num_groups").unwrap_or(1).max(1) as u64;
-        if dims.len() < 2 || dims[1] % groups != 0 {
+        let channels = if dims.len() < 2 { None } else { dims.at(1).sure_quotient(groups) };
+        let Some(channels) = channels else {
             return g.check(Err(OpError(format!("channels do not divide into {groups} groups"))));
-        }
-        let grouped = [&[dims[0], groups, dims[1] / groups], &dims[2..]].concat();
+        };
+        let lead = [dims.at(0), groups.into(), channels];
+        let grouped: Extents = lead.into_iter().chain(dims.all().skip(2)).collect();
         let axes: Vec<usize> = (2..grouped.len()).collect();
         let x = g.operand(0).widened().reshape(&grouped);
         let [_, centred, inverse] = scaled_moments(x, &axes, epsilon(cx));

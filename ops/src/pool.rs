@@ -253,18 +253,56 @@ fn average_pool_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'
     mean_of_windows(g.operand(0), &window, &cx.outputs[0], cx.params.flag("count_include_pad"))
 }
 
-/// How many elements count in every window, by spatial axis and position.
-pub(crate) fn window_counts(
+/// How many elements count in every window: for each spatial axis the number along it, of type `wide`, shaped to broadcast with
+/// results.
+pub(crate) fn window_counts<'g>(
+    g: GraphScope<'g>,
     window: &SpatialWindow,
-    x: &Extents,
-    out: &Extents,
+    [x, out]: [&Extents; 2],
+    wide: DType,
     include_pad: bool,
-) -> Result<Vec<Vec<u64>>, OpError> {
+) -> Result<Vec<Tensor<'g>>> {
+    let rank = window.kernel.len();
     let of = |axis: usize| {
-        let [n, count] = [x, out].map(|dims| dims.at(2 + axis).fixed() as u64);
-        counted(window, axis, n, count, include_pad)
+        let [n, count] = [x, out].map(|dims| dims.at(2 + axis));
+        let numbers = match (n.known(), count.known()) {
+            (Some(n), Some(count)) => {
+                let list = counted(window, axis, n as u64, count as u64, include_pad).or_fail(&g)?;
+                let number = |j: u64| Scalar::from_f64(wide, list[j as usize] as f64);
+                g.constant(TensorData::from_fn(DenseType::new(wide, [count as u64]), number))
+            }
+            _ => open_counts(g, window, axis, [n, count], wide, include_pad),
+        };
+        Ok(numbers.reshape([count].into_iter().chain(vec![Extent::ONE; rank - 1 - axis]).collect::<Extents>()))
     };
-    (0..window.kernel.len()).map(of).collect()
+    (0..rank).map(of).collect()
+}
+
+/// [`counted`], computed in the graph, where extents depend on symbols.
+fn open_counts<'g>(
+    g: GraphScope<'g>,
+    window: &SpatialWindow,
+    axis: usize,
+    [n, count]: [Extent; 2],
+    wide: DType,
+    include_pad: bool,
+) -> Tensor<'g> {
+    let (lead, step) = (window.lead(axis, n), window.dilations[axis].max(1));
+    let after = match window.auto {
+        AutoPad::Explicit => window.after[axis].into(),
+        _ => ((count - 1) * window.strides[axis] + window.span(axis) - n - lead).greatest(0),
+    };
+    let [low, high] = if include_pad { [Extent::ZERO, n + after + lead] } else { [lead, n + lead] };
+    let ends = g.extents(&Extents::of([low, high]));
+    let ends = [0u64, 1].map(|i| ends.slice(0, i, 1).reshape([]));
+    g.map(&ends, wide, Extents::of([count]), |s, a| {
+        let int = |n: i64| s.constant(Scalar::i64(n));
+        let first = |bound: &Ex| {
+            let distance = (bound - s.coord(0) * int(window.strides[axis])).max(&int(0));
+            ((distance + int(step - 1)) / int(step)).min(&int(window.kernel[axis] as i64))
+        };
+        (first(&a[1]) - first(&a[0])).max(&int(0)).cast(wide)
+    })
 }
 
 /// Whether every element of every window along an axis of extent `n` counts.
@@ -278,16 +316,8 @@ fn all_count(window: &SpatialWindow, axis: usize, n: Extent, count: Extent, incl
 }
 
 /// Sums over windows of the result's type by the number of elements that count in each.
-pub(crate) fn over_counts<'g>(sums: Tensor<'g>, counts: &[Vec<u64>], out: &DenseType) -> Tensor<'g> {
-    let (g, wide) = (sums.graph(), compute_type(out.dtype));
-    let vector = |(i, list): (usize, &Vec<u64>)| {
-        let mut dims = vec![1; counts.len() - i];
-        dims[0] = list.len() as u64;
-        let number = |j: u64| Scalar::from_f64(wide, list[j as usize] as f64);
-        g.constant(TensorData::from_fn(DenseType::new(wide, &dims), number))
-    };
-    let inputs: Vec<_> = [sums].into_iter().chain(counts.iter().enumerate().map(vector)).collect();
-    g.map(&inputs, out.dtype, &out.dims, |_, a| {
+pub(crate) fn over_counts<'g>(sums: Tensor<'g>, counts: &[Tensor<'g>], out: &DenseType) -> Tensor<'g> {
+    sums.graph().map(&[&[sums], counts].concat(), out.dtype, &out.dims, |_, a| {
         let n = a[2..].iter().fold(a[1].clone(), |n, c| n * c);
         &a[0] / n
     })
@@ -308,12 +338,30 @@ pub(crate) fn mean_of_windows<'g>(
     if (0..axes.len()).all(full) {
         return mean(window.kernel.iter().product());
     }
-    let counts = window_counts(window, &ty.dims, &out.dims, include_pad).or_fail(&x.graph())?;
-    let uniform = counts.iter().all(|c| c.windows(2).all(|w| w[0] == w[1]));
-    if uniform {
-        return mean(counts.iter().filter_map(|c| c.first()).product());
+    if let Some(uniform) = uniform_count(window, &ty.dims, &out.dims, include_pad).or_fail(&x.graph())? {
+        return mean(uniform);
     }
+    let counts = window_counts(x.graph(), window, [&ty.dims, &out.dims], compute_type(out.dtype), include_pad)?;
     Ok(over_counts(y.reduced(sum_of(ty.dtype, &axes, false, Ex::clone, Ex::clone))?, &counts, out))
+}
+
+/// How many elements count in each window, if extents are known and it is the same everywhere.
+fn uniform_count(
+    window: &SpatialWindow,
+    x: &Extents,
+    out: &Extents,
+    include_pad: bool,
+) -> Result<Option<u64>, OpError> {
+    let mut uniform = 1;
+    for axis in 0..window.kernel.len() {
+        let (Some(n), Some(count)) = (x.at(2 + axis).known(), out.at(2 + axis).known()) else { return Ok(None) };
+        let counts = counted(window, axis, n as u64, count as u64, include_pad)?;
+        if counts.windows(2).any(|pair| pair[0] != pair[1]) {
+            return Ok(None);
+        }
+        uniform *= counts.first().copied().unwrap_or(1);
+    }
+    Ok(Some(uniform))
 }
 
 fn average_pool() -> OpDef {

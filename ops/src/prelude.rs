@@ -25,7 +25,8 @@ pub(crate) use crate::graph::{Gradients, GraphScope, Tensor, derivative, formula
 pub(crate) use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
 pub(crate) use crate::rules::{
     agree, agree_dtypes, agree_shapes, broadcasts_to, default_dtype, dtype_or_first, extent, extents, ints, length,
-    multiple_of, one_element, open_ranked, output_dims, partial, rank_in, ranked, reject_if, same, shaped, tabulated,
+    multiple_of, one_element, open_rank_in, open_ranked, output_dims, partial, rank_in, ranked, reject_if, same,
+    shaped, tabulated,
 };
 pub(crate) use crate::views::{Build, OrFail, lowest, max_of, row_major, sum_of, vars, widen};
 pub(crate) use crate::window::{AutoPad, SpatialWindow};

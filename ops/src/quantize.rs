@@ -34,7 +34,7 @@ pub(crate) fn quantised_type(cx: &mut InferCtx<'_>, zero: usize, given: Option<D
 /// The result has the shape of an operand.
 fn shaped_as(cx: &mut InferCtx<'_>, i: usize) -> Result<(), OpError> {
     cx.copy_shape(0, i)?;
-    let output = cx.output(0).shape;
+    let output = cx.output_shape(0);
     cx.set_input_shape(i, output)
 }
 

@@ -141,7 +141,7 @@ fn mean() -> OpDef {
             return x.reduced(sum_of(ty.dtype, &axes, keep_dims, Ex::clone, mean));
         }
         let sum = x.reduced(sum_of(ty.dtype, &axes, keep_dims, Ex::clone, Ex::clone))?;
-        let (count, out) = (g.extents(&Extents::from_iter([count])), &cx.outputs[0]);
+        let (count, out) = (g.extents(&Extents::from_iter([count])).reshape([]), &cx.outputs[0]);
         Ok(g.map(&[sum, count], ty.dtype, &out.dims, |_, a| {
             // A count that the type does not hold is the greatest number of it, as where it is known.
             let by = if a[0].dtype().is_float() { a[1].clone() } else { a[1].cast(DType::F64) };

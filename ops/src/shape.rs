@@ -301,19 +301,19 @@ fn depth_to_space() -> OpDef {
     let compute = formula(|g, cx| {
         let d = g.operand(0).dims()?;
         let s = cx.params.int("blocksize").unwrap_or(1) as u64;
-        let c = d[1] / (s * s);
+        let [n, channels, h, w] = [0, 1, 2, 3].map(|axis| d.at(axis));
+        let (c, side) = (channels.div_floor(s * s), Extent::from(s));
         let (split, perm) = match cx.params.str("mode") {
-            Some("CRD") => ([d[0], c, s, s, d[2], d[3]], [0, 1, 4, 2, 5, 3]),
-            Some("DCR") | None => ([d[0], s, s, c, d[2], d[3]], [0, 3, 4, 1, 5, 2]),
+            Some("CRD") => ([n, c, side, side, h, w], [0, 1, 4, 2, 5, 3]),
+            Some("DCR") | None => ([n, side, side, c, h, w], [0, 3, 4, 1, 5, 2]),
             Some(other) => return Err(g.fail(format!("parameter `mode`: unknown mode `{other}`"))),
         };
-        Ok(g.operand(0).reshape(split).permute(&perm).reshape([d[0], c, d[2] * s, d[3] * s]))
+        Ok(g.operand(0).reshape(Extents::of(split)).permute(&perm).reshape(Extents::of([n, c, h * s, w * s])))
     });
     let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
         let s = block_size(cx)? as i64;
-        let Some(input) = cx.input_dims(0) else { return Ok(()) };
-        rank_in(cx, 0, 4..=usize::MAX)?;
+        let Some(input) = open_rank_in(cx, 0, 4..=usize::MAX)? else { return Ok(()) };
         multiple_of(input[1], (s * s) as u64, "operand `input`, axis 1")?;
         let out = output_dims(cx, 0);
         cx.unify_dims(input[0], out[0], "output, axis 0")?;
@@ -330,14 +330,15 @@ fn space_to_depth() -> OpDef {
     let compute = formula(|g, cx| {
         let d = g.operand(0).dims()?;
         let s = cx.params.int("blocksize").unwrap_or(1) as u64;
-        let blocks = g.operand(0).reshape([d[0], d[1], d[2] / s, s, d[3] / s, s]).permute(&[0, 3, 5, 1, 2, 4]);
-        Ok(blocks.reshape([d[0], d[1] * s * s, d[2] / s, d[3] / s]))
+        let ([n, c], [h, w]) = ([0, 1].map(|axis| d.at(axis)), [2, 3].map(|axis| d.at(axis).div_floor(s)));
+        let split = Extents::of([n, c, h, s.into(), w, s.into()]);
+        let blocks = g.operand(0).reshape(split).permute(&[0, 3, 5, 1, 2, 4]);
+        Ok(blocks.reshape(Extents::of([n, c * (s * s), h, w])))
     });
     let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
         let s = block_size(cx)? as i64;
-        let Some(input) = cx.input_dims(0) else { return Ok(()) };
-        rank_in(cx, 0, 4..=usize::MAX)?;
+        let Some(input) = open_rank_in(cx, 0, 4..=usize::MAX)? else { return Ok(()) };
         for axis in [2, 3] {
             multiple_of(input[axis], s as u64, &format!("operand `input`, axis {axis}"))?;
         }

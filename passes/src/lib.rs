@@ -21,7 +21,7 @@ pub mod parts;
 pub mod pipeline;
 mod recipes;
 pub mod recompute;
-mod results;
+pub mod results;
 pub mod simplify;
 mod slices;
 pub mod template;

@@ -5,7 +5,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 
 /// The results of a node, in the order of their ports.
-pub(crate) fn results(graph: &Graph, node: NodeId) -> impl Iterator<Item = Value> + use<> {
+pub fn results(graph: &Graph, node: NodeId) -> impl Iterator<Item = Value> + use<> {
     (0..graph.node(node).types.len() as u16).map(move |port| Value { node, port })
 }
 

@@ -210,9 +210,9 @@ impl<'a> CoverSearch<'a> {
     /// that costs little.
     fn alone(&mut self, extents: Vec<u64>) -> Result<(), Error> {
         const CONFIRMED: usize = 16;
-        if self.cover.fixed.len() < CONFIRMED || !self.part.is_first() {
+        if self.cover.fixed.len() < CONFIRMED || !self.part.refuses {
             match self.part.typed(&self.part.types.at(&extents)) {
-                Err(error @ Error::Diagnostic(_)) if !self.part.is_first() => return self.refuse(&extents, error),
+                Err(error @ Error::Diagnostic(_)) if !self.part.refuses => return self.refuse(&extents, error),
                 typed => typed.map_err(|error| self.part.within(&extents, error))?,
             };
         }
@@ -243,7 +243,7 @@ impl<'a> CoverSearch<'a> {
     fn refusal(&self, ranges: &[ExtentRange]) -> Option<(Vec<u64>, Error)> {
         const AXES: usize = 6;
         let long: Vec<usize> = (0..ranges.len()).filter(|i| ranges[*i].count() > 1).collect();
-        if self.part.is_first() || long.len() > AXES {
+        if self.part.refuses || long.len() > AXES {
             return None;
         }
         let end = |corner: usize, i: usize| match long.iter().position(|axis| *axis == i) {

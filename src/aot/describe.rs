@@ -14,11 +14,9 @@ use super::open::furthest;
 use super::variants::Variant;
 use super::weights::WeightBlock;
 use super::{AotRequest, ExtentRange};
-use crate::model::Model;
 
 /// What is described.
 pub struct Described<'a> {
-    pub model: &'a Model,
     pub request: &'a AotRequest,
     pub division: &'a Division,
     pub variants: &'a [Variant],
@@ -61,7 +59,7 @@ impl Described<'_> {
                 false => first.ranges.iter().map(|range| range.step).collect(),
             },
             found: dims(last).split_off(first.names.len()),
-            kept_bytes: self.kept_bytes,
+            kept_bytes: self.kept_bytes.saturating_add(self.body_arenas(division)),
             weights: WeightsInfo {
                 embedded: request.embed_weights,
                 bytes: block.bytes.len() as u64,
@@ -69,7 +67,7 @@ impl Described<'_> {
             },
             gpu: gpu.map(ModelCode::describe),
             image_bytes: 8 * image_words as u64,
-            variants: division.parts.iter().enumerate().flat_map(|(i, part)| self.plans(i, part)).collect(),
+            variants: division.all_parts().into_iter().enumerate().flat_map(|(i, part)| self.plans(i, part)).collect(),
             kernels: kernels.iter().enumerate().map(kernel).collect(),
         }
     }
@@ -88,13 +86,23 @@ impl Described<'_> {
         self.variants[variants.clone()].iter().map(info).collect()
     }
 
+    /// Bytes of intermediate tensors of all bodies of branches and loops, which have memory of their own.
+    fn body_arenas(&self, division: &Division) -> u64 {
+        let arena = |part: &CompiledPart| self.plans(0, part).iter().map(|plan| plan.run_bytes(1)).max();
+        let of_body = |body: &Division| {
+            let own = body.parts.iter().filter_map(arena).max();
+            own.unwrap_or(0).saturating_add(self.body_arenas(body))
+        };
+        division.flows.values().flat_map(|flow| &flow.bodies).map(of_body).sum()
+    }
+
     /// The outputs of the model.
     fn all_outputs(&self) -> Vec<TensorInfo> {
         let parts = &self.division.parts;
         if let [only] = &parts[..] {
             return self.outputs(only);
         }
-        let graph = self.model.graph();
+        let graph = &self.division.graph;
         let of_parts: Vec<Vec<TensorInfo>> = parts.iter().map(|part| self.outputs(part)).collect();
         let one = |(name, v): &(_, Value)| {
             let computed = parts.iter().zip(&of_parts).find_map(|(part, outputs)| {
@@ -109,7 +117,7 @@ impl Described<'_> {
 
     /// A result of the host.
     fn found(&self, v: Value) -> TensorInfo {
-        let (graph, parts) = (self.model.graph(), &self.division.parts);
+        let (graph, parts) = (&self.division.graph, &self.division.parts);
         let most = self.division.most.get(&v);
         let mut dims = vec!["?".to_owned(); most.map_or(0, |most| most.dims.len())];
         for source in parts.iter().flat_map(|part| &part.shape.sources).filter(|source| source.value == v) {
@@ -146,7 +154,7 @@ impl Described<'_> {
 
     /// The inputs, with the names of dynamic dimensions.
     fn inputs(&self, part: &CompiledPart) -> Vec<TensorInfo> {
-        let graph = self.model.graph();
+        let graph = &self.division.graph;
         let mut all = tensors(&self.variants[part.variants.clone()], |plan| &plan.inputs);
         for (info, node) in all.iter_mut().zip(graph.inputs()) {
             let shape = graph.resolved(Value { node: *node, port: 0 }).shape;

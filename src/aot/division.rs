@@ -14,6 +14,7 @@ use tensorc_passes::template::{Place, Template};
 use super::constants::Constants;
 use super::cover::{OpenTypes, Ranges};
 use super::elements::find_ranges;
+use super::flows::{FlowRequest, HostedBodies};
 use super::variants::{self, Variant};
 use super::{AotRequest, ExtentRange};
 use crate::binding;
@@ -47,11 +48,13 @@ pub struct PartRequest<'a> {
     pub ranges: Ranges,
     /// The types of sources by those.
     pub types: OpenTypes,
+    /// Whether a shape in the ranges that the model does not take is an error, rather than one that a run refuses.
+    pub refuses: bool,
 }
 
 impl<'a> PartRequest<'a> {
     /// The first part, for the ranges that a request states of inputs.
-    fn first(model: &'a Model, request: &'a AotRequest) -> Result<PartRequest<'a>, Error> {
+    fn first(model: &'a Model, request: &'a AotRequest, refuses: bool) -> Result<PartRequest<'a>, Error> {
         let is_input = |name: &&String| !OpenTypes::places(model.graph(), name).is_empty();
         let names: Vec<String> = request.ranges.keys().filter(is_input).cloned().collect();
         let ranges: Ranges = names.iter().map(|name| request.ranges[name]).collect();
@@ -64,7 +67,7 @@ impl<'a> PartRequest<'a> {
             Origin { value, is_element: false, position, saturates: false }
         };
         let origins = types.dimensions().map(origin).collect();
-        Ok(PartRequest { model, request, facts, origins, names, ranges, types })
+        Ok(PartRequest { model, request, facts, origins, names, ranges, types, refuses })
     }
 
     /// What is known where sources have these types.
@@ -96,10 +99,6 @@ impl<'a> PartRequest<'a> {
     /// The model does not take them.
     pub fn typed(&self, types: &[DenseType]) -> Result<(Graph, PartShape), Error> {
         let mut graph = self.model.graph_for(&types[..self.model.graph().inputs().len()])?;
-        if let Some(node) = graph.node_ids().into_iter().find(|node| graph.flow(*node).is_some_and(|flow| flow.by_host))
-        {
-            return Err(hosted(&graph, node));
-        }
         let facts = match self.is_first() {
             true => Facts::of_inputs(&graph, types),
             false => self.facts(types),
@@ -199,52 +198,144 @@ pub struct Most {
     pub bytes: u64,
 }
 
+impl Most {
+    /// Of a tensor with these extents.
+    pub fn of(dtype: DType, dims: Vec<u64>) -> Most {
+        let bytes = dims.iter().fold(dtype.size() as u64, |n: u64, dim| n.saturating_mul(*dim));
+        Most { dtype, dims, bytes }
+    }
+
+    /// Takes the greater of both extents of each axis.
+    pub fn widen(&mut self, others: &[u64]) {
+        let dims = self.dims.iter().zip(others).map(|(n, other)| *n.max(other)).collect();
+        *self = Most::of(self.dtype, dims);
+    }
+}
+
 /// A model, compiled in parts.
 pub struct Division {
+    pub graph: Graph,
     pub parts: Vec<CompiledPart>,
     /// What parts and the host compute, and inputs.
     pub most: BTreeMap<Value, Most>,
     /// Where the numbers come from that the last part knows.
     pub origins: Vec<Origin>,
+    /// Branches and loops that the host runs, by their nodes.
+    pub flows: BTreeMap<NodeId, HostedBodies>,
 }
 
 impl Division {
-    /// Compiles the parts of a model one after the other, and the variants of all.
+    /// Compiles the parts of a model one after the other, and the variants of all. Branches and loops that neither types nor the model
+    /// itself decide belong to the host.
     ///
     /// # Errors
     /// The request does not fit the model, or a part does not compile.
     pub fn compile(model: &Model, request: &AotRequest) -> Result<(Division, Vec<Variant>), Error> {
         check_ranges(request)?;
-        let shared = Constants::default();
-        let mut part = PartRequest::first(model, request)?;
-        let (mut parts, mut all, mut most) = (vec![], vec![], most_of_inputs(&part));
+        let hosted = hosted_model(model, request)?;
+        let mut divider = Divider::default();
+        let division = match divider.divide(hosted.as_ref().unwrap_or(model), request, true) {
+            Err(error @ Error::Parts { .. }) => {
+                let Some(hosted) = model.by_host().filter(|_| request.gpu.is_none()) else { return Err(error) };
+                divider = Divider::default();
+                divider.divide(&hosted?, request, true)?
+            }
+            made => made?,
+        };
+        if let Some((name, range)) = request.ranges.iter().find(|(name, _)| !division.knows(name)) {
+            let unknown = BTreeMap::from([(name.clone(), vec![range.first])]);
+            binding::bind(&mut model.graph().clone(), &unknown)?;
+        }
+        Ok((division, divider.variants))
+    }
+
+    /// Whether a number of this name decides shapes.
+    fn knows(&self, name: &String) -> bool {
+        let mut bodies = self.flows.values().flat_map(|flow| &flow.bodies);
+        self.parts.iter().any(|part| part.names.contains(name)) || bodies.any(|body| body.knows(name))
+    }
+
+    /// The parts, then those of bodies.
+    pub fn all_parts(&self) -> Vec<&CompiledPart> {
+        let bodies = self.flows.values().flat_map(|flow| &flow.bodies);
+        self.parts.iter().chain(bodies.flat_map(Division::all_parts)).collect()
+    }
+}
+
+/// The model with branches and loops for the host, if the least or the greatest types of inputs do not decide them, or not all shapes
+/// behind.
+fn hosted_model(model: &Model, request: &AotRequest) -> Result<Option<Model>, Error> {
+    if !model.has_branches() || request.gpu.is_some() {
+        return Ok(None);
+    }
+    let first = PartRequest::first(model, request, true)?;
+    for types in first.types.corners(&first.ranges) {
+        if !first.typed(&types)?.1.is_last() {
+            return model.by_host().transpose();
+        }
+    }
+    Ok(None)
+}
+
+/// Compiles a model, and the bodies of its branches and loops.
+#[derive(Default)]
+pub struct Divider {
+    shared: Constants,
+    /// Of all parts.
+    pub variants: Vec<Variant>,
+}
+
+impl Divider {
+    /// Compiles the parts of a model one after the other. `refuses` as [`PartRequest::refuses`], of the first.
+    ///
+    /// # Errors
+    /// As [`Division::compile`].
+    pub fn divide(&mut self, model: &Model, request: &AotRequest, refuses: bool) -> Result<Division, Error> {
+        let mut part = PartRequest::first(model, request, refuses)?;
+        let (mut parts, mut most, mut flows) = (vec![], most_of_inputs(&part), BTreeMap::new());
         loop {
-            let variants = variants::compile(&part, &shared)?;
-            same_everywhere(model, &variants)?;
-            let shape = variants[0].shape.clone();
+            let mut variants = variants::compile(&part, &self.shared)?;
+            if common_shape(&variants).is_none() {
+                // What is a constant for some numbers is a value for others.
+                part.facts.given = variants.iter().flat_map(|variant| host_values(&variant.shape)).collect();
+                variants = variants::compile(&part, &self.shared)?;
+            }
+            let common = common_shape(&variants).cloned();
+            if model.has_branches() && common.as_ref().is_none_or(|shape| !shape.is_last()) {
+                return Err(Error::Parts { model: model.graph().name.to_string() });
+            }
+            let Some(shape) = common else {
+                let why =
+                    "is divided differently for different shapes, which an artifact is not; fix some with --shape";
+                return Err(Error::Artifact(format!("model `{}` {why}", model.graph().name)));
+            };
             for (i, v) in shape.outputs.iter().enumerate() {
                 most.insert(*v, most_of_output(&variants, i));
             }
             let (names, ranges) = (part.names.clone(), part.ranges.clone());
-            let own = all.len()..all.len() + variants.len();
+            let own = self.variants.len()..self.variants.len() + variants.len();
             parts.push(CompiledPart { names, ranges, shape: shape.clone(), variants: own });
-            all.extend(variants);
+            self.variants.extend(variants);
             if shape.is_last() {
                 break;
             }
-            if request.gpu.is_some() || model.has_branches() || model.has_lists() {
+            if request.gpu.is_some() || model.has_lists() {
                 return Err(Error::Parts { model: model.graph().name.to_string() });
             }
             for call in &shape.hosts {
-                most.extend(most_of_call(model, call, &most)?);
+                match model.graph().flow(call.node) {
+                    Some(flow) => {
+                        let (bodies, results) =
+                            FlowRequest { model, request, call, flow, most: &most }.compile(self)?;
+                        flows.insert(call.node, bodies);
+                        most.extend(results);
+                    }
+                    None => most.extend(most_of_call(model, call, &most)?),
+                }
             }
             follow(&mut part, &shape, &most)?;
         }
-        if let Some((name, range)) = request.ranges.iter().find(|(name, _)| !part.names.contains(name)) {
-            let unknown = BTreeMap::from([(name.clone(), vec![range.first])]);
-            binding::bind(&mut model.graph().clone(), &unknown)?;
-        }
-        Ok((Division { parts, most, origins: part.origins }, all))
+        Ok(Division { graph: model.graph().clone(), parts, most, origins: part.origins, flows })
     }
 }
 
@@ -265,13 +356,20 @@ fn check_ranges(request: &AotRequest) -> Result<(), Error> {
 /// What is known behind a part.
 fn follow(part: &mut PartRequest<'_>, shape: &PartShape, most: &BTreeMap<Value, Most>) -> Result<(), Error> {
     part.facts.inputs.clear();
+    part.facts.given.clear();
+    part.refuses = false;
     part.facts.available.extend(&shape.outputs);
     part.facts.available.extend(most.keys());
     let mut elements = vec![];
     for source in &shape.sources {
         let known = most.get(&source.value).filter(|_| source.kind == SourceKind::Result);
         // Elements have their ranges when all sources are there.
-        let range = |axis: &usize| ExtentRange::all(0, known.map_or(0, |most| most.dims[*axis]));
+        let name = &part.model.graph().node(source.value.node).name;
+        let stated = |axis: usize| known.and_then(|_| part.request.ranges.get(&source.number_name(name, axis)));
+        let range = |axis: &usize| match stated(*axis) {
+            Some(range) => *range,
+            None => ExtentRange::all(0, known.map_or(0, |most| most.dims[*axis])),
+        };
         if source.kind == SourceKind::Elements {
             elements.push((source, part.names.len()));
         }
@@ -287,26 +385,32 @@ fn follow(part: &mut PartRequest<'_>, shape: &PartShape, most: &BTreeMap<Value, 
     Ok(())
 }
 
-/// Whether all variants of a part read and give the same.
-fn same_everywhere(model: &Model, variants: &[Variant]) -> Result<(), Error> {
-    let first = &variants[0].shape;
-    let same = |other: &PartShape| {
-        let sources = first.sources.iter().zip(&other.sources);
-        let like = |(a, b): (&ShapeSource, &ShapeSource)| {
-            (a.value, a.kind, a.open_positions()) == (b.value, b.kind, b.open_positions())
-                && a.numbers.rank() == b.numbers.rank()
+/// Operands of the host that are values, by node and position.
+fn host_values(shape: &PartShape) -> impl Iterator<Item = ((NodeId, usize), Value)> {
+    let values = |call: &HostCall| {
+        let value = |(i, operand): (usize, &Option<HostOperand>)| match operand {
+            Some(HostOperand::Value(v)) => Some(((call.node, i), *v)),
+            _ => None,
         };
-        (&first.inputs, &first.outputs, &first.hosts) == (&other.inputs, &other.outputs, &other.hosts)
-            && first.sources.len() == other.sources.len()
-            && sources.clone().all(like)
+        call.operands.iter().enumerate().filter_map(value).collect::<Vec<_>>()
     };
-    match variants.iter().all(|variant| same(&variant.shape)) {
-        true => Ok(()),
-        false => {
-            let why = "is divided differently for different shapes, which an artifact is not; fix some with --shape";
-            Err(Error::Artifact(format!("model `{}` {why}", model.graph().name)))
-        }
-    }
+    shape.hosts.iter().flat_map(values)
+}
+
+/// What all variants of a part read and give, if that is the same; of shapes that the host computes, what any of them leaves open.
+fn common_shape(variants: &[Variant]) -> Option<&PartShape> {
+    let open = |shape: &PartShape| shape.sources.iter().map(|source| source.open_positions().len()).sum::<usize>();
+    let common = variants.iter().map(|variant| &variant.shape).max_by_key(|shape| open(shape))?;
+    let same = |other: &PartShape| {
+        let like = |(a, b): (&ShapeSource, &ShapeSource)| {
+            (a.value, a.kind, a.numbers.rank()) == (b.value, b.kind, b.numbers.rank())
+                && b.open_positions().iter().all(|position| a.open_positions().contains(position))
+        };
+        (&common.inputs, &common.outputs, &common.hosts) == (&other.inputs, &other.outputs, &other.hosts)
+            && common.sources.len() == other.sources.len()
+            && common.sources.iter().zip(&other.sources).all(like)
+    };
+    variants.iter().all(|variant| same(&variant.shape)).then_some(common)
 }
 
 fn most_of_inputs(part: &PartRequest<'_>) -> BTreeMap<Value, Most> {
@@ -330,22 +434,20 @@ fn most_of_output(variants: &[Variant], output: usize) -> Most {
     Most { dtype, dims, bytes }
 }
 
-fn hosted(graph: &Graph, node: NodeId) -> Error {
-    let why = "a branch or loop whose types follow from values, which artifacts do not run; `Model::run` and `tensorc run` do";
-    Error::Artifact(format!("`{}`: {why}", graph.node(node).name))
-}
-
 /// What an operator of the host looks for.
 ///
 /// # Errors
 /// It is none that finds elements as the run-time library does.
 pub fn find_op(graph: &Graph, call: &HostCall, first: usize) -> Result<FindOp, Error> {
     let node = graph.node(call.node);
-    let NodeKind::Op(op) = &node.kind else { return Err(hosted(graph, call.node)) };
-    let Some(finds) = &op.def.finds else {
-        let why = "is an operator that artifacts do not compute";
-        return Err(Error::Artifact(format!("`{}`: {} {why}", node.name, op.def.name)));
+    let refused = |what: &str| {
+        Err(Error::Artifact(format!(
+            "`{}`: {what} is computed between two parts, which artifacts do not do",
+            node.name
+        )))
     };
+    let NodeKind::Op(op) = &node.kind else { return refused("it") };
+    let Some(finds) = &op.def.finds else { return refused(op.def.name) };
     finds(&op.params, first).map_err(|e| Error::Artifact(format!("`{}`: {}", node.name, e.0)))
 }
 
@@ -374,8 +476,7 @@ fn most_of_call(model: &Model, call: &HostCall, most: &BTreeMap<Value, Most>) ->
             None => DType::I64,
         };
         let dtype = op.result_dtype(port, first);
-        let bytes = dims.iter().fold(dtype.size() as u64, |n: u64, dim| n.saturating_mul(*dim));
-        (value, Most { dtype, dims, bytes })
+        (value, Most::of(dtype, dims))
     };
     Ok((0..results).map(result).collect())
 }

@@ -1,6 +1,6 @@
 //! Ahead of time: a model becomes an object file, a library or a program (`docs/aot.md`).
 //!
-//! A [`AotRequest`] names the shapes. A model whose shapes depend on values becomes several parts (`division`, `elements`), which `parts_image` joins. `cover` finds plans for all of them, *variants*: few that hold for many shapes (`open`), others
+//! A [`AotRequest`] names the shapes. A model whose shapes depend on values becomes several parts (`division`, `elements`), which `parts_image` joins; branches and loops between them that the host runs have bodies that are models of their own (`flows`). `cover` finds plans for all of them, *variants*: few that hold for many shapes (`open`), others
 //! for one. `variants` compiles them, `constants` has their constants in memory once, `weights` lays their weights into one block,
 //! `image` writes plans as tables, `region` those for many shapes with the program that changes them for a shape (`plan_numbers`, `sizes`), and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
 //! GPU. `header`, `bindings` and `describe` describe the result, `link` makes libraries and programs with the linker of the
@@ -12,6 +12,7 @@ mod cover;
 mod describe;
 mod division;
 mod elements;
+mod flows;
 pub mod gpu;
 mod header;
 mod image;
@@ -105,7 +106,12 @@ impl std::fmt::Display for ExtentRange {
 /// Whether a name may be that of an element which decides shapes, as `k.0` for the first of a tensor `k`.
 pub(crate) fn may_name_element(graph: &Graph, name: &str) -> bool {
     let named = |tensor: &str| graph.node_ids().into_iter().any(|node| *graph.node(node).name == *tensor);
-    name.rsplit_once('.').is_some_and(|(tensor, position)| position.parse::<usize>().is_ok() && named(tensor))
+    let numbered = |name: &'_ str| match name.rsplit_once('.') {
+        Some((tensor, position)) if position.parse::<usize>().is_ok() => Some(tensor.to_owned()),
+        _ => None,
+    };
+    // Behind the name of the node come the position of a result, unless it is the first, and that of an element or axis.
+    numbered(name).is_some_and(|tensor| named(&tensor) || numbered(&tensor).is_some_and(|node| named(&node)))
 }
 
 /// A compiled model.
@@ -153,7 +159,7 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     let code = request.gpu.as_ref().map(on_gpu).transpose()?;
     let records = |(v, numbers): (&Variant, &Vec<u32>)| image::records(&v.plan, numbers, code.is_some());
     let records: Vec<Records> = variants.iter().zip(&numbers).map(records).collect::<Result<_, _>>()?;
-    let contents = |part: &'_ CompiledPart| {
+    let part_image = |part: &'_ CompiledPart| {
         let own = part.variants.clone();
         image::write(&image::Contents {
             request,
@@ -168,13 +174,20 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
             gpu: code.as_ref(),
         })
     };
-    let mut images: Vec<Vec<u64>> = division.parts.iter().map(contents).collect::<Result<_, _>>()?;
-    let in_parts = images.len() > 1;
+    let in_parts = division.parts.len() > 1;
     let (image, kept_bytes) = match in_parts {
-        true => parts_image::write(request, model.graph(), &division, &images, kernels.len() as u64, &block)?,
-        false => (images.remove(0), 0),
+        true => {
+            let writer = parts_image::PartsWriter {
+                request,
+                part_image: &part_image,
+                kernels: kernels.len() as u64,
+                block: &block,
+            };
+            writer.write(&division)?
+        }
+        false => (part_image(&division.parts[0])?, 0),
     };
-    let described = describe::Described { model, request, division: &division, variants: &variants, kept_bytes };
+    let described = describe::Described { request, division: &division, variants: &variants, kept_bytes };
     let manifest = described.manifest(&kernels, &block, code.as_ref(), image.len());
     let calls = |kind: u64| records.iter().any(|records| calls(records, kind));
     let object = ObjectModel {
@@ -215,10 +228,12 @@ fn module(
     numbers: &[Vec<u32>],
 ) -> TextModule {
     let mut module = TextModule { name: request.name.clone(), ..TextModule::default() };
-    let parts = division.parts.iter().enumerate().flat_map(|(i, part)| part.variants.clone().map(move |_| (i, part)));
-    for ((mut variant, numbers), (i, part)) in variants.into_iter().zip(numbers).zip(parts) {
+    let parts = division.all_parts();
+    let part_of = |number: usize| parts.iter().enumerate().find(|(_, part)| part.variants.contains(&number));
+    for (number, (mut variant, numbers)) in variants.into_iter().zip(numbers).enumerate() {
+        let Some((i, part)) = part_of(number) else { continue };
         let named = part.names.iter().zip(&variant.extents).map(|(name, extent)| format!("_{name}_{extent}"));
-        let which = (division.parts.len() > 1).then(|| format!("_part{}", i + 1));
+        let which = (parts.len() > 1).then(|| format!("_part{}", i + 1));
         let name: String = std::iter::once(request.name.clone()).chain(which).chain(named).collect();
         variant.graph.name = name.as_str().into();
         variant.plan.name = name;

@@ -77,7 +77,7 @@ pub fn compile(part: &PartRequest<'_>, shared: &Constants) -> Result<Vec<Variant
     let work = |extents: Vec<u64>| {
         let made = match variant(part, &extents, shared) {
             // Values tell in a run whether it is one of the shapes that the model does not take.
-            Err(Error::Diagnostic(_)) if !part.is_first() => Ok(None),
+            Err(Error::Diagnostic(_)) if !part.refuses => Ok(None),
             made => made.map(Some).map_err(|error| part.within(&extents, error)),
         };
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;

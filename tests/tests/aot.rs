@@ -5,6 +5,7 @@ mod damage;
 mod driver;
 mod embed;
 mod gpu;
+mod hosted;
 mod parts;
 mod programs;
 pub mod ranges;

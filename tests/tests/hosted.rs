@@ -1,15 +1,12 @@
 //! Branches and loops whose types differ from one iteration to the next, or follow from values: the host runs them, each body compiled
 //! for many shapes. Results by hand, and by the reference interpreter.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorc::aot::{self, AotRequest};
 use tensorc::{DType, Limits, Model, Options, Tensor};
 use tensorc_frontend::onnx::proto::*;
 
-use crate::aot::request;
 use crate::flow::{agrees, load, loaded};
 use crate::support::backend::options;
 use crate::support::onnx_models::{branch, f32s, graph, i64s, int, node, untyped, value, with};
@@ -26,7 +23,7 @@ pub(crate) fn open(name: &str, dims: &[&str]) -> ValueInfoProto {
 }
 
 /// The elements 1, 2, 3, ….
-fn counted(dims: &[u64]) -> Tensor {
+pub(crate) fn counted(dims: &[u64]) -> Tensor {
     let values: Vec<f32> = (1..=dims.iter().product::<u64>()).map(|i| i as f32).collect();
     Tensor::from_f32(dims, &values).unwrap()
 }
@@ -44,7 +41,7 @@ pub(crate) fn results(model: &Model, inputs: &[(&str, Tensor)]) -> Vec<(Vec<u64>
 }
 
 /// Appends the mean of a list to it until the list is as long as its first element says; stacks the means.
-fn growing() -> GraphProto {
+pub(crate) fn growing() -> GraphProto {
     let body = vec![
         with(node("ReduceMean", &["list", "front"], &["mean"]), vec![]),
         with(node("Concat", &["list", "mean"], &["longer"]), vec![int("axis", 0)]),
@@ -92,7 +89,7 @@ fn lists_grow_until_a_condition_fails() {
 }
 
 /// Half of `x` again and again, until no element is above a bound; of each number of iterations the rows.
-fn halving() -> GraphProto {
+pub(crate) fn halving() -> GraphProto {
     let body = vec![
         node("Mul", &["v", "half"], &["next"]),
         with(node("ReduceMax", &["next"], &["largest"]), vec![int("keepdims", 0)]),
@@ -128,7 +125,7 @@ fn as_many_rows_are_stacked_as_there_are_iterations() {
 }
 
 /// Elements above the mean, as long as there are more than two.
-fn shrinking() -> GraphProto {
+pub(crate) fn shrinking() -> GraphProto {
     let body = vec![
         with(node("ReduceMean", &["v"], &["mean"]), vec![int("keepdims", 0)]),
         node("Greater", &["v", "mean"], &["above"]),
@@ -162,7 +159,7 @@ fn shapes_in_a_body_depend_on_values() {
 }
 
 /// `xᵀ · x` if the sum of `x` is positive, else `x + x`: of which the square, and its shape.
-fn either() -> GraphProto {
+pub(crate) fn either() -> GraphProto {
     let then = vec![node("Transpose", &["x"], &["t"]), node("MatMul", &["t", "x"], &["p"])];
     let branches = vec![
         branch("then_branch", graph(vec![], then, &["p"])),
@@ -192,7 +189,7 @@ fn branches_give_results_of_different_shapes() {
 }
 
 /// Doubles a list of rows, or leaves out its first, by turns, until the sum is large; stacks the sums.
-fn nested() -> GraphProto {
+pub(crate) fn nested() -> GraphProto {
     let longer = with(node("Concat", &["v", "v"], &["twice"]), vec![int("axis", 0)]);
     let branches = vec![
         branch("then_branch", graph(vec![], vec![longer], &["twice"])),
@@ -242,7 +239,7 @@ fn branches_are_nested_in_loops() {
 }
 
 /// A scan over the rows with a positive sum.
-fn over_found_rows(backwards: i64) -> GraphProto {
+pub(crate) fn over_found_rows(backwards: i64) -> GraphProto {
     let body = vec![
         node("Mul", &["h", "half"], &["less"]),
         node("Add", &["less", "row"], &["next"]),
@@ -320,12 +317,4 @@ fn inputs_of_other_types_are_errors() {
     let whole = Tensor::from_bytes(DType::I64, &[2], vec![0; 16]).unwrap();
     let error = model.run(&[("x", whole)]).unwrap_err().to_string();
     assert!(error.contains("`x`"), "{error}");
-}
-
-#[test]
-fn artifacts_refuse_what_the_host_runs() {
-    let (_file, model) = loaded(growing());
-    let request = AotRequest { shapes: BTreeMap::from([("n".into(), vec![20])]), ..request("hosted", "native") };
-    let error = aot::compile(&model, &request).err().unwrap().to_string();
-    assert!(error.contains("`list_of_all`: a branch or loop") && error.contains("artifacts"), "{error}");
 }

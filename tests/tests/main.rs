@@ -31,6 +31,7 @@ mod mxnet_ops;
 mod ndarray;
 mod onnx;
 mod open_flow;
+mod open_operators;
 mod open_shapes;
 mod operators;
 mod parts;

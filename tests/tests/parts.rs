@@ -55,7 +55,7 @@ pub const CASES: &[PartsCase] = &[
             let mask = TensorData::from_fn(DenseType::new(DType::Bool, [rows]), |i| Scalar::bool(i < n));
             vec![random(&[rows, 8], rng), mask]
         },
-        plans: [2, 3],
+        plans: [2, 2],
     },
     PartsCase {
         name: "a number that is computed",

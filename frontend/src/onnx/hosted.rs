@@ -158,7 +158,9 @@ impl Importer<'_> {
         label: &Arc<str>,
     ) -> Result<Vec<Value>, Stop> {
         let args = self.tensors(args)?;
-        let types: Vec<_> = types.iter().map(|ty| ty.in_graph(&mut self.graph)).collect();
+        let name = |port: usize| if port == 0 { label.to_string() } else { format!("{label}.{port}") };
+        let types: Vec<_> =
+            types.iter().enumerate().map(|(port, ty)| ty.in_graph(&mut self.graph, &name(port))).collect();
         let count = types.len() as u16;
         let node = self.graph.add_flow(label.clone(), flow, &args, types);
         Ok((0..count).map(|port| Value { node, port }).collect())

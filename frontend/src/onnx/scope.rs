@@ -68,9 +68,10 @@ impl CommonType {
         CommonType { dtype: self.dtype, dims: [None].into_iter().chain(self.dims.iter().copied()).collect() }
     }
 
-    /// The type in a graph, with new dimensions where extents differ.
-    pub fn in_graph(&self, graph: &mut Graph) -> TensorType {
-        let dims = self.dims.iter().map(|n| n.map_or_else(|| graph.dims.fresh(None), Dim::Const)).collect();
+    /// The type in a graph, with new dimensions where extents differ, which are called by the tensor and the axis.
+    pub fn in_graph(&self, graph: &mut Graph, name: &str) -> TensorType {
+        let mut fresh = |axis: usize| graph.dims.fresh(Some(&format!("{name}.{axis}")));
+        let dims = self.dims.iter().enumerate().map(|(axis, n)| n.map_or_else(|| fresh(axis), Dim::Const)).collect();
         TensorType { dtype: Some(self.dtype), shape: Shape::Ranked(dims) }
     }
 }
@@ -124,7 +125,9 @@ impl Importer<'_> {
             (Some(_), Some(data)) => self.define(name.to_owned(), data),
             (Some(Meaning::Tensor(_)), None) => {
                 let shape = match ty.shape.dims() {
-                    Some(dims) => Shape::Ranked(dims.iter().map(|dim| self.own_dim(*dim)).collect()),
+                    Some(dims) => Shape::Ranked(
+                        dims.iter().enumerate().map(|(axis, dim)| self.own_dim(*dim, name, axis)).collect(),
+                    ),
                     None => Shape::Unranked,
                 };
                 let value = self.graph.add_input(name, TensorType { shape, ..ty });
@@ -137,14 +140,14 @@ impl Importer<'_> {
     }
 
     /// An extent of the graph around.
-    fn own_dim(&mut self, dim: Dim) -> Dim {
-        dim.as_const().map_or_else(|| self.graph.dims.fresh(None), Dim::Const)
+    fn own_dim(&mut self, dim: Dim, name: &str, axis: usize) -> Dim {
+        dim.as_const().map_or_else(|| self.graph.dims.fresh(Some(&format!("{name}.{axis}"))), Dim::Const)
     }
 
     /// Adds an input that no name of the model stands for.
     pub(super) fn body_input(&mut self, of: &str, ty: &CommonType) -> String {
         let name = self.fresh_name(of);
-        let ty = ty.in_graph(&mut self.graph);
+        let ty = ty.in_graph(&mut self.graph, &name);
         let value = self.graph.add_input(name.as_str(), ty);
         self.values.insert(name.clone(), Meaning::Tensor(value));
         name

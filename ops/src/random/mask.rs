@@ -24,7 +24,7 @@ pub fn dropout_mask() -> OpDef {
         Ok(draw(g, key, &[ratio], &cx.outputs[0], |source, a| source.unit(0, DType::F32).ge(&a[0])))
     });
     let infer = rule(|cx| {
-        if let Some(x) = cx.input_dims(0) {
+        if let Some(x) = cx.open_dims(0) {
             broadcasts_to(cx, 1, &x)?;
         }
         cx.copy_shape(0, 0)?;
@@ -50,7 +50,7 @@ pub fn dropout() -> OpDef {
         Ok(vec![kept / (-ratio + 1.0), mask])
     });
     let infer = rule(|cx| {
-        let shape = cx.input(0).shape;
+        let shape = cx.input_shape(0);
         cx.same_dtype(0, 0)?;
         if cx.output_count() > 1 {
             cx.set_output_dtype(1, DType::Bool)?;

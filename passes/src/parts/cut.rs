@@ -53,11 +53,18 @@ impl Cut<'_> {
                 outputs.push(v);
             }
         }
+        let given =
+            facts.given.iter().filter(|((node, _), v)| frontier.hosts.contains(node) && !facts.available.contains(v));
+        for (_, v) in given {
+            if !outputs.contains(v) {
+                outputs.push(*v);
+            }
+        }
         let inputs = match facts.is_first(graph) {
             true => inputs(graph).collect(),
             false => self.read(&outputs).into_iter().collect(),
         };
-        let hosts = frontier.hosts.iter().map(|node| HostCall::of(graph, *node)).collect();
+        let hosts = frontier.hosts.iter().map(|node| HostCall::of(graph, *node, facts)).collect();
         PartShape { inputs, outputs, hosts, sources: frontier.sources(graph) }
     }
 
@@ -70,9 +77,16 @@ impl Cut<'_> {
         read
     }
 
-    /// What a value of the whole graph is in the typed one, where constants may stand for outputs.
+    /// What a value of the whole graph is in the typed one, where constants may stand for outputs and operands of the host.
     fn now(&self, v: Value) -> Value {
-        self.wanted.iter().position(|w| *w == v).map_or(v, |i| self.graph.outputs()[i].1)
+        if let Some(i) = self.wanted.iter().position(|w| *w == v) {
+            return self.graph.outputs()[i].1;
+        }
+        let given =
+            self.facts.given.iter().find(|((node, _), given)| **given == v && self.frontier.hosts.contains(node));
+        let operand =
+            given.and_then(|((node, position), _)| self.graph.operands(*node).get(*position).copied().flatten());
+        operand.unwrap_or(v)
     }
 
     /// The values that outputs and checks are computed from, as far as those that are at hand, which are among them.
@@ -97,7 +111,7 @@ impl Cut<'_> {
         }
         let name = |v: &Value| match self.wanted.iter().position(|w| w == v) {
             Some(i) => self.graph.outputs()[i].0.to_string(),
-            None => format!("{}.{}", self.graph.node(v.node).name, v.port),
+            None => format!("{}.{}", self.graph.node(self.now(*v).node).name, v.port),
         };
         shape.outputs.iter().for_each(|v| copy.output(&name(v), self.now(*v)));
         self.checks().for_each(|check| copy.check(check));

@@ -97,7 +97,7 @@ impl ShapeSource {
     /// What a number is called; `name` is that of the node.
     pub fn number_name(&self, name: &str, position: usize) -> String {
         let position = if self.kind == SourceKind::Elements { position / 2 } else { position };
-        format!("{name}.{position}")
+        number_name(name, self.value.port, position)
     }
 
     /// Positions of numbers that follow from nothing else, if it is no input.
@@ -122,6 +122,14 @@ impl ShapeSource {
     }
 }
 
+/// What an extent or element of a result of a node is called: `topk.0` of the first, `topk.1.0` of the second.
+pub fn number_name(node: &str, port: u16, position: usize) -> String {
+    match port {
+        0 => format!("{node}.{position}"),
+        _ => format!("{node}.{port}.{position}"),
+    }
+}
+
 /// A type with 2 for extents that are not known.
 fn with_any_extents(ty: &TensorType) -> DenseType {
     let number = |dim: &Dim| dim.as_extent().map_or(OPEN, |n| n.example() as u64);
@@ -140,13 +148,16 @@ pub struct Facts {
     pub available: BTreeSet<Value>,
     /// Of these, inputs that the next part has whether it needs them or not: which it needs may depend on numbers.
     pub inputs: BTreeSet<Value>,
+    /// Operands of the host, by node and position, that are results of parts even where numbers make constants of them.
+    pub given: BTreeMap<(NodeId, usize), Value>,
 }
 
 impl Facts {
     /// What types of the inputs tell, in signature order.
     pub fn of_inputs(graph: &Graph, types: &[DenseType]) -> Facts {
         let sources = inputs(graph).map(|v| ShapeSource::input(graph, v)).collect();
-        Facts { sources, types: types.to_vec(), available: inputs(graph).collect(), inputs: BTreeSet::new() }
+        let (available, inputs) = (inputs(graph).collect(), BTreeSet::new());
+        Facts { sources, types: types.to_vec(), available, inputs, given: BTreeMap::new() }
     }
 
     /// What a graph tells of its inputs, if open numbers may be any from 2; `None` if the rank or the type of one is not known.
@@ -278,16 +289,18 @@ impl HostCall {
         format!("%{} = {operator}", node.name)
     }
 
-    fn of(graph: &Graph, node: NodeId) -> HostCall {
-        let operand = |v: Value| match graph.constant(v) {
-            Some(data) => {
+    fn of(graph: &Graph, node: NodeId, facts: &Facts) -> HostCall {
+        let operand = |(position, v): (usize, Value)| match (graph.constant(v), facts.given.get(&(node, position))) {
+            (Some(data), None) => {
                 // The host takes numbers, on which the part depends then.
                 data.content();
                 HostOperand::Constant(data.clone())
             }
-            None => HostOperand::Value(v),
+            (Some(_), Some(given)) => HostOperand::Value(*given),
+            (None, _) => HostOperand::Value(v),
         };
-        HostCall { node, operands: graph.operands(node).into_iter().map(|v| v.map(operand)).collect() }
+        let operands = graph.operands(node).into_iter().enumerate();
+        HostCall { node, operands: operands.map(|(position, v)| v.map(|v| operand((position, v)))).collect() }
     }
 }
 

@@ -83,7 +83,7 @@ impl<'g> PartsRun<'g> {
         let numbers = |source: &ShapeSource| Ok(source.numbers_in(&self.value(source.value)?));
         let types = self.sources.iter().map(numbers).collect::<diag::Result<_>>()?;
         let available = self.known.keys().copied().collect();
-        Ok(Facts { sources: self.sources.clone(), types, available, inputs: BTreeSet::new() })
+        Ok(Facts { sources: self.sources.clone(), types, available, inputs: BTreeSet::new(), given: BTreeMap::new() })
     }
 
     /// The inputs of a part.

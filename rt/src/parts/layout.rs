@@ -25,13 +25,21 @@ pub struct PartsTables {
     pub results: usize,
     pub bytes: usize,
     pub words: usize,
+    /// Number of bodies of branches and loops, and the offset of the offsets of their images.
+    pub bodies: usize,
+    pub body_images: usize,
 }
 
 impl PartsTables {
     pub fn of(image: &Image<'static>) -> Result<PartsTables, Status> {
-        let known = ImageVersion::of_word(image.word(header::VERSION)).reads(parts::SINCE);
-        let record = image.record::<{ parts::WORDS }>(if known { image.size(header::PARTS) } else { usize::MAX });
-        let record = record.ok_or(status::DAMAGED)?.map(|word| usize::try_from(word).unwrap_or(usize::MAX));
+        let version = ImageVersion::of_word(image.word(header::VERSION));
+        let at = if version.reads(parts::SINCE) { image.size(header::PARTS) } else { usize::MAX };
+        let number = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
+        let record = image.record::<{ parts::WORDS }>(at).ok_or(status::DAMAGED)?.map(number);
+        let [bodies, body_images] = match version.reads(parts::BODIES_SINCE) {
+            true => image.record::<2>(at + parts::BODIES).ok_or(status::DAMAGED)?.map(number),
+            false => [0; 2],
+        };
         let tables = PartsTables {
             parts: record[parts::PARTS],
             part_records: record[parts::PARTS + 1],
@@ -42,18 +50,28 @@ impl PartsTables {
             results: record[parts::RESULTS],
             bytes: record[parts::BYTES],
             words: record[parts::CALL_WORDS],
+            bodies,
+            body_images,
         };
         let lies = |at: usize, count: usize, words: usize| image.tail(at).len() >= count.saturating_mul(words);
         let whole = (1..=MAX_PARTS).contains(&tables.parts)
             && lies(tables.part_records, tables.parts, part::WORDS)
             && lies(tables.value_records, tables.values, value::WORDS)
             && lies(tables.number_records, tables.numbers, number::WORDS)
-            && lies(tables.results, image.size(header::OUTPUTS), result::WORDS);
+            && lies(tables.results, image.size(header::OUTPUTS), result::WORDS)
+            && lies(tables.body_images, tables.bodies, 1);
         if whole { Ok(tables) } else { Err(status::DAMAGED) }
     }
 
     pub fn part(&self, image: &Image<'static>, i: usize) -> Result<&'static [u64; part::WORDS], Status> {
         image.record(self.part_records + i * part::WORDS).ok_or(status::DAMAGED)
+    }
+
+    /// The model that a body of a branch or loop is.
+    pub fn body(&self, model: &ArtifactModel, image: &Image<'static>, i: usize) -> Result<ArtifactModel, Status> {
+        // Its image lies behind the header of this one: a body is smaller than what it is a body of.
+        let at = image.word(self.body_images + i) as usize;
+        if at < header::WORDS { None } else { model.part(at) }.ok_or(status::DAMAGED)
     }
 
     pub fn value(&self, image: &Image<'static>, i: usize) -> Result<&'static [u64; value::WORDS], Status> {
@@ -71,8 +89,10 @@ pub fn list(image: &Image<'static>, record: &[u64], at: usize) -> Result<&'stati
 /// Where the parts of a context lie, in bytes from its start.
 pub struct PartsLayout {
     pub tables: PartsTables,
+    /// Models of parts, then of bodies.
     pub models: usize,
     pub contexts: usize,
+    pub bodies: usize,
     pub values: usize,
     pub extents: usize,
     pub numbers: usize,
@@ -81,6 +101,8 @@ pub struct PartsLayout {
     pub heads: usize,
     pub memory: usize,
     pub words: usize,
+    /// Where the contexts of bodies begin, one after the other.
+    pub body_heads: usize,
     pub arena: usize,
     pub arena_bytes: usize,
     pub total: usize,
@@ -110,6 +132,16 @@ impl PartsLayout {
             }
             given = given.max(known + reads.len() + writes.len());
         }
+        let mut body_bytes = 0usize;
+        for i in 0..tables.bodies {
+            let body = tables.body(model, image, i)?;
+            // SAFETY: what is found of it does not refer to it.
+            let body = unsafe { core::mem::transmute::<&ArtifactModel, &'static ArtifactModel>(&body) };
+            let own = body.image()?;
+            let layout = PartsLayout::new(body, &own, workers)?;
+            body_bytes = body_bytes.checked_add(layout.bytes()).ok_or(status::MEMORY)?;
+            given = given.max(own.size(header::INPUTS) + own.size(header::OUTPUTS));
+        }
         let mut end = size_of::<PartsContext>();
         let mut place = |count: usize, size: usize, align: usize| {
             let at = end.checked_next_multiple_of(align)?;
@@ -117,8 +149,8 @@ impl PartsLayout {
             Some(at)
         };
         let mut layout = || {
-            let [models, contexts] =
-                [place(tables.parts, size_of::<ArtifactModel>(), ALIGN)?, place(tables.parts, 8, ALIGN)?];
+            let models = place(tables.parts.checked_add(tables.bodies)?, size_of::<ArtifactModel>(), ALIGN)?;
+            let [contexts, bodies] = [place(tables.parts, 8, ALIGN)?, place(tables.bodies, 8, ALIGN)?];
             let values = place(tables.values, size_of::<Tensor>(), ALIGN)?;
             let extents = place(tables.values, size_of::<[i64; MAX_RANK]>(), ALIGN)?;
             let numbers = place(tables.numbers, 8, ALIGN)?;
@@ -126,12 +158,14 @@ impl PartsLayout {
             let heads = place(heads, 1, LINE_PAIR)?;
             let memory = place(tables.bytes, 1, LINE_PAIR)?;
             let words = place(tables.words, 8, ALIGN)?;
+            let body_heads = place(body_bytes, 1, LINE_PAIR)?;
             let arena = place(arena_bytes, 1, LINE_PAIR)?;
             let total = arena.checked_add(arena_bytes)?;
             Some(PartsLayout {
                 tables,
                 models,
                 contexts,
+                bodies,
                 values,
                 extents,
                 numbers,
@@ -139,11 +173,16 @@ impl PartsLayout {
                 heads,
                 memory,
                 words,
+                body_heads,
                 arena,
                 arena_bytes,
                 total,
             })
         };
         layout().ok_or(status::MEMORY)
+    }
+    /// Its bytes where another context follows.
+    pub fn bytes(&self) -> usize {
+        self.total.next_multiple_of(LINE_PAIR)
     }
 }

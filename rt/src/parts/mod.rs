@@ -1,9 +1,11 @@
 //! Models that run in parts, since their shapes depend on values ([`tensorc_abi::image::parts`]).
 //!
 //! Every part is a model as others are, with an image and a context of its own. A context of the whole has these, the values that go
-//! from one to the other, and the numbers that become known. Parts run one after the other, in the same arena. `layout` reads the
-//! tables of the image and places the context, `run` is a call.
+//! from one to the other, and the numbers that become known. Parts run one after the other, in the same arena. So run the bodies of
+//! branches and loops that the host runs between two parts, each a model in parts with a context of its own. `layout` reads the tables
+//! of the image and places the context, `run` is a call, `flow` a branch or loop in it.
 
+mod flow;
 mod layout;
 mod run;
 
@@ -25,6 +27,7 @@ pub struct PartsContext {
     image: Image<'static>,
     tables: PartsTables,
     contexts: *mut *mut ArtifactContext,
+    bodies: *mut *mut PartsContext,
     values: *mut Tensor,
     extents: *mut [i64; MAX_RANK],
     numbers: *mut i64,
@@ -135,6 +138,7 @@ unsafe fn place(
         image,
         tables: plan.tables,
         contexts: at(plan.contexts).cast(),
+        bodies: at(plan.bodies).cast(),
         values: at(plan.values).cast(),
         extents: at(plan.extents).cast(),
         numbers: at(plan.numbers).cast(),
@@ -161,6 +165,20 @@ unsafe fn place(
             head = head.wrapping_add(layout.head());
         }
     }
+    let mut head = at(plan.body_heads);
+    for i in 0..plan.tables.bodies {
+        let own = plan.tables.body(model, &image, i)?;
+        // SAFETY: as for parts.
+        unsafe {
+            let place_of = at(plan.models).cast::<ArtifactModel>().add(plan.tables.parts + i);
+            place_of.write(own);
+            let own: &'static ArtifactModel = &*place_of;
+            let image = own.image()?;
+            let layout = PartsLayout::new(own, &image, workers(&parallel))?;
+            context.bodies.add(i).write(place(own, image, &layout, head, (weights, parallel), owned)?);
+            head = head.wrapping_add(layout.bytes());
+        }
+    }
     // SAFETY: the tables have as many entries, and the memory begins with the context.
     unsafe {
         context.values.write_bytes(0, plan.tables.values);
@@ -178,10 +196,24 @@ unsafe fn place(
 pub unsafe extern "C" fn tc_rt_parts_free(_: &'static ArtifactModel, context: *mut PartsContext) {
     // SAFETY: by the caller's contract.
     if let Some(own) = unsafe { context.as_ref() }.filter(|context| context.owned) {
-        // SAFETY: the contexts of parts are in order as long as this one; it came from `aligned_alloc`.
+        // SAFETY: it came from `aligned_alloc`, and no run uses it any more.
         unsafe {
-            (0..own.tables.parts).for_each(|i| (**own.contexts.add(i)).free_grown());
+            own.free_grown();
             libc::free(context.cast());
+        }
+    }
+}
+
+impl PartsContext {
+    /// Frees what runs allocated.
+    ///
+    /// # Safety
+    /// Nothing runs any more.
+    unsafe fn free_grown(&self) {
+        // SAFETY: the contexts of parts and bodies are in order as long as this one.
+        unsafe {
+            (0..self.tables.parts).for_each(|i| (**self.contexts.add(i)).free_grown());
+            (0..self.tables.bodies).for_each(|i| (**self.bodies.add(i)).free_grown());
         }
     }
 }
@@ -245,11 +277,12 @@ unsafe fn with(
     }
     // SAFETY: by the caller's contract there are as many tensors; the tables are the context's own, and as long as planned.
     let mut run = unsafe {
-        let PartsTables { parts, values, numbers, bytes, words, .. } = context.tables;
+        let PartsTables { parts, values, numbers, bytes, words, bodies, .. } = context.tables;
         PartsRun {
             image: context.image,
             tables: context.tables,
             contexts: slice(context.contexts, parts),
+            bodies: slice(context.bodies, bodies),
             values: slice(context.values, values),
             extents: slice(context.extents, values),
             numbers: slice(context.numbers, numbers),

@@ -7,12 +7,13 @@ use tensorc_abi::image::{Image, MAX_RANK, call, header, number, part, result, te
 use tensorc_abi::{DType, FindOp};
 use tensorc_kernels::{FindOperand, find};
 
+use super::PartsContext;
 use super::layout::{PartsTables, list};
 use crate::context::{ArtifactContext, tc_rt_describe, tc_rt_run};
 use crate::message::ErrorText;
 use crate::model::{ArtifactModel, dims};
 
-const NONE: Tensor = Tensor { data: core::ptr::null_mut(), dims: null(), rank: 0, dtype: 0, bytes: 0 };
+pub const NONE: Tensor = Tensor { data: core::ptr::null_mut(), dims: null(), rank: 0, dtype: 0, bytes: 0 };
 
 /// What a part is called with, as many tensors as it has.
 struct Call {
@@ -25,6 +26,7 @@ pub struct PartsRun<'c> {
     pub image: Image<'static>,
     pub tables: PartsTables,
     pub contexts: &'c [*mut ArtifactContext],
+    pub bodies: &'c [*mut PartsContext],
     pub values: &'c mut [Tensor],
     pub extents: &'c mut [[i64; MAX_RANK]],
     pub numbers: &'c mut [i64],
@@ -129,7 +131,7 @@ impl PartsRun<'_> {
     }
 
     /// Enters a value whose extents are known, with its data.
-    fn enter(&mut self, i: usize, record: &[u64; value::WORDS], data: *mut u8) {
+    pub fn enter(&mut self, i: usize, record: &[u64; value::WORDS], data: *mut u8) {
         let extents = &self.extents[i][..record[value::RANK] as usize];
         let bytes = bytes_of(record[value::DTYPE], extents);
         let (rank, dtype) = (extents.len() as u32, record[value::DTYPE] as u32);
@@ -164,7 +166,7 @@ impl PartsRun<'_> {
     }
 
     /// Any model, for functions that take one and do not read it.
-    fn model(&self) -> &'static ArtifactModel {
+    pub fn model(&self) -> &'static ArtifactModel {
         // SAFETY: a context's model lies beside it, as long as it does.
         unsafe { (*self.contexts[0]).model() }
     }
@@ -201,7 +203,7 @@ impl PartsRun<'_> {
     }
 
     /// Where a value goes that is computed, and how many bytes lie there.
-    fn room(&self, place: &[u64; value::WORDS]) -> Result<(*mut u8, u64), Status> {
+    pub fn room(&self, place: &[u64; value::WORDS]) -> Result<(*mut u8, u64), Status> {
         let at = place[value::AT] as usize;
         match place[value::HOME] {
             value::OUTPUT => self.outputs.get(at).map(|out| (out.data, out.bytes)).ok_or(status::DAMAGED),
@@ -216,6 +218,9 @@ impl PartsRun<'_> {
 
     /// A call of the host.
     fn call(&mut self, record: &'static [u64; call::WORDS]) -> Result<(), Status> {
+        if record[call::OP] == call::FLOW {
+            return self.flow(record);
+        }
         let op: [u64; FindOp::WORDS] = core::array::from_fn(|i| record[call::OP + i]);
         let op = FindOp::of_words(op).ok_or(status::VERSION)?;
         let (reads, writes) = (list(&self.image, record, call::OPERANDS)?, list(&self.image, record, call::RESULTS)?);
@@ -348,7 +353,7 @@ fn dtype(number: u64) -> DType {
     DType::ALL.into_iter().find(|dtype| *dtype as u64 == number).unwrap_or(DType::U8)
 }
 
-fn bytes_of(number: u64, extents: &[i64]) -> u64 {
+pub fn bytes_of(number: u64, extents: &[i64]) -> u64 {
     extents.iter().fold(dtype(number).size() as u64, |bytes, dim| bytes.saturating_mul(*dim as u64))
 }
 

@@ -123,7 +123,7 @@ impl VariantInfo {
     }
 
     /// Bytes of intermediate tensors and working memory in a run by so many workers.
-    fn run_bytes(&self, workers: u64) -> u64 {
+    pub fn run_bytes(&self, workers: u64) -> u64 {
         let end = |s: ScratchInfo| s.offset.saturating_add(s.bytes.saturating_mul(workers));
         self.scratch().map(end).fold(self.arena_bytes, u64::max)
     }

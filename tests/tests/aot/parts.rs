@@ -37,9 +37,9 @@ fn model(text: &str, threads: usize) -> Model {
 }
 
 /// A name, and the least and the greatest of its range.
-type Stated<'a> = (&'a str, (u64, u64));
+pub type Stated<'a> = (&'a str, (u64, u64));
 
-fn with(ranges: &[Stated<'_>]) -> AotRequest {
+pub fn with(ranges: &[Stated<'_>]) -> AotRequest {
     let ranges = ranges.iter().map(|(name, range)| (String::from(*name), ExtentRange::from(*range))).collect();
     AotRequest { ranges, ..request("m", "native") }
 }
@@ -49,7 +49,7 @@ fn shapes(outputs: &[Output]) -> Vec<&[u64]> {
 }
 
 /// What the model gives when it is compiled in this process.
-fn expected(model: &Model, inputs: &[TensorData]) -> Vec<Output> {
+pub fn expected(model: &Model, inputs: &[TensorData]) -> Vec<Output> {
     let names: Vec<String> = model.inputs().into_iter().map(|(name, _)| name).collect();
     let named: Vec<_> = names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
     let results = model.run(&named).unwrap();

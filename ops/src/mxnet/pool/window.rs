@@ -191,7 +191,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, old: bool) -> Gradients<'g>
         PoolKind::Sum => head,
         PoolKind::Mean { whole: true, .. } => head.map(|head| head * (1.0 / kernel_size(&window))),
         PoolKind::Mean { include_pad, .. } => {
-            let counts = window_counts(&window, &ty.dims, &out.dims, include_pad).or_fail(&g)?;
+            let counts = window_counts(g, &window, [&ty.dims, &out.dims], compute_type(out.dtype), include_pad)?;
             over_counts(head, &counts, out)
         }
         PoolKind::Norm(p) => head.map_with(&[g.value(cx.outputs[0])], |_, a| match p {

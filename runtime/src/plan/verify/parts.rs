@@ -8,7 +8,7 @@ use tensorc_abi::{Arg, Buffer, BufferId, Plan, Step, StorageClass, SubBuffer};
 use super::super::error::PlanError;
 use super::byte_size;
 
-/// A part has whole runs that lie in a buffer of its type and storage class, which is no part and no weight.
+/// A part has whole runs, if it has elements, that lie in a buffer of its type and storage class, which is no part and no weight.
 pub(super) fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
     let Some(part) = buffer.part else { return Ok(()) };
     let whole = plan.buffers.get(part.of.0 as usize);
@@ -23,7 +23,7 @@ pub(super) fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError
             && whole.dtype == buffer.dtype
             && end.is_some_and(|end| end <= room)
     };
-    let runs = part.run > 0 && len.is_multiple_of(part.run) && part.stride >= part.run;
+    let runs = len == 0 || (part.run > 0 && len.is_multiple_of(part.run) && part.stride >= part.run);
     match runs && whole.is_some_and(fits) {
         true => Ok(()),
         false => Err(PlanError::Part { buffer: buffer.name.clone(), whole: name }),

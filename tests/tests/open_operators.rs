@@ -1,0 +1,172 @@
+//! Operators for many shapes: one plan serves all extents, with the results of the reference interpreter.
+
+use std::sync::atomic::Ordering;
+
+use tensorc::ir::interp::eval_graph;
+use tensorc::ir::scalar::Scalar;
+use tensorc::ir::text::parse_module;
+use tensorc::ir::{DenseType, Rng, TensorData};
+use tensorc::{Compiler, DType, Options};
+use tensorc_tests::compare::{Tolerance, compare, data, tensor};
+
+use crate::support::backend::options;
+use crate::support::plan_counter;
+
+/// An operator on inputs of which `?n` and `?m` are open.
+struct Case {
+    name: &'static str,
+    text: &'static str,
+    /// Integers are below it.
+    below: u64,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "attention by rows, causal",
+        text: "graph @main(%q: f32[2, ?n, 24], %k: f32[2, ?n, 12], %v: f32[2, ?n, 12]) {
+  %y = attention(%q, %k, %v) {q_num_heads = 6, kv_num_heads = 3, is_causal = true}
+  return %y
+}",
+        below: 1,
+    },
+    Case {
+        name: "attention by heads with a cache and a mask",
+        text: "graph @main(%q: f32[?m, 3, ?n, 8], %k: f32[?m, 3, ?n, 8], %mask: f32[?n, 1], %pk: f32[?m, 3, ?p, 8]) {
+  %y = attention(%q, %k, %k, %mask, %pk, %pk) {is_causal = true} : (f32[*], f32[*], f32[*])
+  return %y, %y:1, %y:2
+}",
+        below: 1,
+    },
+    Case {
+        name: "rotary embedding",
+        text: "graph @main(%x: f32[?m, ?n, 16], %c: f32[64, 4], %s: f32[64, 4], %ids: i64[?m, ?n]) {
+  %y = rotary_embedding(%x, %c, %s, %ids) {num_heads = 2}
+  %z = rotary_embedding(%x, %c, %s, %ids) {num_heads = 2, interleaved = true}
+  return %y, %z
+}",
+        below: 64,
+    },
+    Case {
+        name: "normalisation of groups",
+        text: "graph @main(%x: f32[?m, 6, ?n, 5], %g: f32[6], %b: f32[6]) {
+  %y = group_norm(%x, %g, %b) {num_groups = 3}
+  return %y
+}",
+        below: 1,
+    },
+    Case {
+        name: "means of windows without padding",
+        text: "graph @main(%x: f32[?m, 3, ?n, 9]) {
+  %a = average_pool(%x) {kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 1]}
+  %b = average_pool(%x) {kernel_shape = [3, 2], auto_pad = \"SAME_UPPER\", strides = [2, 2]}
+  return %a, %b
+}",
+        below: 1,
+    },
+    Case {
+        name: "sums over subscripts",
+        text: "graph @main(%a: f32[?m, ?n, 8], %b: f32[?m, 8, ?n], %d: f32[?n, ?n]) {
+  %p = einsum(%a, %b) {equation = \"bij,bjk->bik\"}
+  %t = einsum(%d) {equation = \"ii->i\"}
+  %s = einsum(%a, %d) {equation = \"bij,ik->bkj\"}
+  return %p, %t, %s
+}",
+        below: 1,
+    },
+    Case {
+        name: "blocks of channels and space",
+        text: "graph @main(%x: f32[?m, 8, ?n, 3]) {
+  %d = depth_to_space(%x) {blocksize = 2}
+  %c = depth_to_space(%x) {blocksize = 2, mode = \"CRD\"}
+  %s = space_to_depth(%d) {blocksize = 2}
+  return %d, %c, %s
+}",
+        below: 1,
+    },
+    Case {
+        name: "losses",
+        text: "graph @main(%x: f32[?m, 5, ?n], %t: i64[?m, ?n], %w: f32[5]) {
+  %a = nll_loss(%x, %t, %w)
+  %b = nll_loss(%x, %t) {reduction = \"none\"}
+  %c = softmax_cross_entropy_loss(%x, %t, %w) : (f32[*], f32[*])
+  return %a, %b, %c, %c:1
+}",
+        below: 5,
+    },
+    Case {
+        name: "means of everything",
+        text: "graph @main(%x: f32[?n, ?m]) {
+  %y = reduce_mean(%x) {keepdims = false}
+  %z = sub(%x, %y)
+  return %y, %z
+}",
+        below: 1,
+    },
+    Case {
+        name: "bytes by the range of a tensor",
+        text: "graph @main(%x: f32[?n, 24]) {
+  %y = dynamic_quantize_linear(%x) : (u8[*], f32[*], u8[*])
+  return %y, %y:1, %y:2
+}",
+        below: 1,
+    },
+    Case {
+        name: "products of MXNet",
+        text: "graph @main(%a: f32[?m, ?n, 6], %b: f32[?m, 6, 7]) {
+  %p = batch_dot(%a, %b)
+  %q = dot(%a, %b)
+  return %p, %q
+}",
+        below: 1,
+    },
+];
+
+/// Extents of `?n`, `?m` and `?p`. Short rows have plans of their own.
+const SIZES: [[u64; 3]; 5] = [[9, 3, 11], [16, 2, 5], [17, 5, 33], [40, 3, 12], [31, 7, 8]];
+
+plan_counter!(PLANNED, count);
+
+#[test]
+fn one_plan_is_made_for_all_extents() {
+    let mut failures = vec![];
+    for case in CASES {
+        let compiler = Compiler::new(Options { progress: Some(count), poison: true, ..options() }).unwrap();
+        let graph = parse_module(case.text, compiler.registry()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let graph = graph.graphs.into_iter().next().unwrap();
+        let model = compiler.model(graph.clone());
+        let mut rng = Rng::new(5);
+        let mut plans = vec![];
+        for [n, m, p] in SIZES {
+            let extent = |dim: &tensorc::ir::Dim| match dim {
+                tensorc::ir::Dim::Sym(id) => match &*graph.dims.name(*id) {
+                    "n" => n,
+                    "m" => m,
+                    _ => p,
+                },
+                dim => dim.as_const().unwrap(),
+            };
+            let input = |(_, ty): &(String, tensorc::ir::TensorType)| {
+                let dims: Vec<u64> = ty.shape.dims().unwrap().iter().map(extent).collect();
+                TensorData::from_fn(DenseType::new(ty.dtype.unwrap(), dims), |_| match ty.dtype {
+                    Some(DType::I64) => Scalar::i64(rng.below(case.below) as i64),
+                    _ => rng.element(DType::F32),
+                })
+            };
+            let signature = model.inputs();
+            let inputs: Vec<TensorData> = signature.iter().map(input).collect();
+            let named: Vec<_> = signature.iter().map(|(name, _)| &**name).zip(inputs.iter().map(tensor)).collect();
+            let results = model.run(&named).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            let expected = eval_graph(&graph, compiler.registry(), &inputs).unwrap();
+            for ((name, got), want) in results.iter().zip(&expected) {
+                let tolerance = Tolerance { absolute: 1e-5, relative: 1e-5 };
+                compare(&data(got), want, tolerance)
+                    .unwrap_or_else(|e| panic!("{} {n} {m} {p}, output {name}: {e}", case.name));
+            }
+            plans.push(PLANNED.load(Ordering::Relaxed));
+        }
+        if plans[0] != plans[SIZES.len() - 1] {
+            failures.push(format!("{}: {plans:?} plans", case.name));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
