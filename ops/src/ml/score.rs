@@ -46,9 +46,8 @@ impl PostTransform {
             PostTransform::SoftmaxZero => {
                 let most = scores.reduce("reduce_max", &[1]);
                 let is_zero = |x: &Ex| x.abs().le(&x.lit(1e-7));
-                let raised = scores.map_with(&[most], |_, a| {
-                    is_zero(&a[0]).select(&(&a[0] * (-&a[1]).exp()), &(&a[0] - &a[1]).exp())
-                });
+                let raised = scores
+                    .map_with(&[most], |_, a| is_zero(&a[0]).select(&(&a[0] * (-&a[1]).exp()), &(&a[0] - &a[1]).exp()));
                 let total = raised.map_with(&[scores], |_, a| is_zero(&a[1]).select(&a[0].lit(0.0), &a[0])).sum(&[1]);
                 raised / total
             }
@@ -75,6 +74,16 @@ pub(super) fn probit(x: &Ex) -> Ex {
     let root = (-&v + (&v * &v - w).sqrt()).sqrt();
     let signed = y.lt(&y.lit(0.0)).select(&-&root, &root);
     (signed * y.lit(f64::from(1.414_213_6f32))).cast(x.dtype())
+}
+
+/// The scores of two classes from that of the second one: [1 - x, x] of what it is transformed to.
+pub(super) fn two_scores(score: Tensor<'_>, transform: PostTransform) -> Tensor<'_> {
+    let second = match transform {
+        PostTransform::Logistic => score.map(logistic),
+        PostTransform::Probit => score.map(probit),
+        _ => score,
+    };
+    score.graph().concat(&[second.map(|x| x.lit(1.0) - x), second], 1)
 }
 
 /// The labels of classes.

@@ -6,9 +6,9 @@
 use super::forest::{Forest, Reached};
 use super::listed::Listing;
 use super::walk::Combine;
-use super::{Scores, base_values, input, node_params, rows_with, scores};
-use crate::ml::DOMAIN;
+use super::{Scores, base_values, input, node_params, scores};
 use crate::ml::score::{ClassLabels, PostTransform, logistic, probit, row_dims};
+use crate::ml::{DOMAIN, rows_with};
 use crate::prelude::*;
 
 /// A model with its scores.
@@ -48,9 +48,8 @@ impl<'g> Classified<'g, '_> {
             let given = self.given(class)?;
             candidates.push(match base {
                 Some(_) => column,
-                None => column.map_with(&[given], |_, a| {
-                    a[1].gt(&a[1].lit(0.0)).select(&a[0], &a[0].lit(f64::NEG_INFINITY))
-                }),
+                None => column
+                    .map_with(&[given], |_, a| a[1].gt(&a[1].lit(0.0)).select(&a[0], &a[0].lit(f64::NEG_INFINITY))),
             });
             columns.push(column);
         }

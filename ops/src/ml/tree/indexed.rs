@@ -47,9 +47,9 @@ pub(super) fn forest(params: &Params, targets: usize) -> Result<Forest, OpError>
             (3, split) => Test::Above(split),
             (4, split) => Test::Equal(split),
             (5, split) => Test::Unequal(split),
-            (MEMBER, _) => {
-                Test::Member(sets.next().ok_or_else(|| OpError(format!("node {row} has no set of `membership_values`")))?)
-            }
+            (MEMBER, _) => Test::Member(
+                sets.next().ok_or_else(|| OpError(format!("node {row} has no set of `membership_values`")))?,
+            ),
             (mode, _) => return Err(OpError(format!("node {row} has the unknown mode {mode}"))),
         };
         let feature = feature(features[row])?;

@@ -62,7 +62,10 @@ impl Listing {
         let mut rows = vec![];
         for (i, value) in values.iter().enumerate() {
             let Some(&node) = places.get(&(trees[i], leaves[i])) else {
-                return Err(OpError(format!("a weight is for node {} of tree {}, which is not listed", leaves[i], trees[i])));
+                return Err(OpError(format!(
+                    "a weight is for node {} of tree {}, which is not listed",
+                    leaves[i], trees[i]
+                )));
             };
             rows.push((node, leaf_weight(targets[i], self.targets, *value)?));
         }

@@ -10,10 +10,11 @@ mod walk;
 
 use self::forest::{Forest, Reached, Walked};
 use self::listed::Listing;
-use self::table::{Table, Width};
+use self::table::Table;
+pub(super) use self::table::Width;
 use self::walk::{Combine, LeafForm, TREE_WORDS, Walk};
-use super::DOMAIN;
-use super::score::{PostTransform, TRANSFORMS, row_dims, rows_of};
+use super::score::{PostTransform, TRANSFORMS, rows_of};
+use super::{DOMAIN, NUMBERS_READ, rows_with};
 use crate::prelude::*;
 
 pub(super) fn ops() -> Vec<OpDef> {
@@ -162,8 +163,7 @@ fn scores<'g>(
     }
     let too_large = |_: std::num::TryFromIntError| OpError("the trees have too many nodes".into());
     i32::try_from(table.words.len().max(leaves.numbers.len())).map_err(too_large).or_fail(&g)?;
-    let mut tables =
-        vec![table::words(width, &table.words, 4), table::words(width, &placed, TREE_WORDS)];
+    let mut tables = vec![table::words(width, &table.words, 4), table::words(width, &placed, TREE_WORDS)];
     tables.extend(leaves.tensors(forest, width));
     let mut operands = vec![keys(x, width, table.sided)?];
     for data in tables {
@@ -231,7 +231,9 @@ impl Aggregate {
 fn given_or_zero<'g>(scores: &Scores<'g>) -> Result<Tensor<'g>> {
     let (g, dims) = (scores.sums.graph(), scores.sums.dims()?);
     match scores.counts {
-        Some(counts) => Ok(scores.sums.map_with(&[counts], |_, a| a[1].gt(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0)))),
+        Some(counts) => {
+            Ok(scores.sums.map_with(&[counts], |_, a| a[1].gt(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0))))
+        }
         None => {
             let reached: Vec<i64> = scores.reached.iter().map(|r| i64::from(*r != Reached::Never)).collect();
             let reached = g.i64s(&reached).reshape([1, dims.example()[1]]);
@@ -242,7 +244,7 @@ fn given_or_zero<'g>(scores: &Scores<'g>) -> Result<Tensor<'g>> {
 
 /// Parameters of both operators that list nodes.
 fn node_params(def: OpDef) -> OpDef {
-    def.operand("X", &[DType::F32, DType::F64, DType::I64, DType::I32])
+    def.operand("X", NUMBERS_READ)
         .maybe("nodes_treeids", ParamKind::Ints, "tree of each node; the first node of a tree is its root")
         .maybe("nodes_nodeids", ParamKind::Ints, "number of each node in its tree")
         .maybe("nodes_featureids", ParamKind::Ints, "feature that each node tests")
@@ -262,17 +264,6 @@ fn node_params(def: OpDef) -> OpDef {
 /// The numbers that are added to scores.
 fn base_values(params: &Params) -> Result<Vec<f64>, OpError> {
     Ok(lists::numbers(params, "base_values", "base_values_as_tensor")?.unwrap_or_default())
-}
-
-/// The result has a row for each row of the operand.
-fn rows_with(cx: &mut InferCtx<'_>, output: usize, columns: i64, dtype: Option<DType>) -> Result<(), OpError> {
-    reject_if(columns < 1, || format!("there are {columns} targets"))?;
-    match dtype {
-        Some(dtype) => cx.set_output_dtype(output, dtype)?,
-        None => cx.same_dtype(output, 0)?,
-    }
-    let rows = row_dims(cx)?.map(|[rows, _]| rows);
-    partial(cx, output, &[rows, Some(Dim::Const(columns as u64))])
 }
 
 fn regressor() -> OpDef {

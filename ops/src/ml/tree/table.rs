@@ -13,7 +13,7 @@ pub(super) const NODE_WORDS: i64 = 4;
 
 /// Type of thresholds and sums, and of the words of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Width {
+pub(in crate::ml) enum Width {
     F32,
     F64,
 }
@@ -104,7 +104,11 @@ fn cuts(test: &Test, width: Width) -> Cuts {
 enum Item {
     Node(u32),
     /// A search among cuts `first..last` of a branch.
-    Search { branch: u32, first: u32, last: u32 },
+    Search {
+        branch: u32,
+        first: u32,
+        last: u32,
+    },
 }
 
 /// The table under construction.

@@ -8,8 +8,9 @@ use crate::prelude::*;
 
 /// Walks that advance together.
 const CHAINS: i64 = 8;
-/// Rows that go through all trees together.
+/// Rows that go through all trees together, if there are many: the more, the fewer times all trees are read.
 const BLOCK: i64 = 256;
+const MIN_BLOCK: i64 = 64;
 /// Words of a row of the table of trees: first node, longest path, target.
 pub(super) const TREE_WORDS: u64 = 3;
 
@@ -87,14 +88,19 @@ impl Walk {
         let walking = Walking { k, walk: self, keys, nodes, trees, leaves, scores, targets, features };
         match self.grain {
             Grain::Fine => k.parallel_each("row", rows, |row| walking.row(row, 1)),
-            Grain::Coarse => k.parallel_each("block", rows.div_ceil(BLOCK), |block| {
-                let first = k.bound("first", &block.scale(BLOCK));
-                let last = k.bound("last", &first.offset(BLOCK).minimum(&Index::constant(rows), &unbounded));
+            Grain::Coarse => k.parallel_each("block", rows.div_ceil(block_rows(rows)), |block| {
+                let first = k.bound("first", &block.scale(block_rows(rows)));
+                let last = k.bound("last", &first.offset(block_rows(rows)).minimum(&Index::constant(rows), &unbounded));
                 walking.block(&first, &last);
             }),
         }
         k.finish()
     }
+}
+
+/// Rows of a block: of few rows, fewer, so that there are some blocks for threads.
+fn block_rows(rows: Extent) -> i64 {
+    rows.known().map_or(BLOCK, |rows| (rows / (4 * CHAINS) * CHAINS).clamp(MIN_BLOCK, BLOCK))
 }
 
 impl<'k> Walking<'k> {
