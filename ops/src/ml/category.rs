@@ -5,7 +5,12 @@ use super::{DOMAIN, NUMBERS_READ};
 use crate::prelude::*;
 
 pub(super) fn ops() -> Vec<OpDef> {
-    vec![label_encoder(), one_hot_encoder()]
+    vec![
+        label_encoder("label_encoder", 4, true),
+        // Before version 4, NaN was no key.
+        label_encoder("label_encoder_2", 1, false),
+        one_hot_encoder(),
+    ]
 }
 
 /// Numbers, i64 or f64, of one of three parameters.
@@ -49,15 +54,16 @@ impl Codes {
         Ok(Codes { keys, values, other })
     }
 
-    /// The keys as integers in ascending order, each once, with its first value.
-    fn sorted(&self) -> (Vec<i64>, Vec<Scalar>) {
+    /// The keys as integers in ascending order, each once, with its first value; `nan`: NaN is a key.
+    fn sorted(&self, nan: bool) -> (Vec<i64>, Vec<Scalar>) {
         let width = width(self.keys.dtype());
         let number = |x: Scalar| match width {
             Some(width) if x.is_nan() => width.ends()[1],
             Some(width) => width.key(x.as_f64() + 0.0),
             None => x.as_i64(),
         };
-        let mut pairs: Vec<(i64, Scalar)> = self.keys.iter().map(number).zip(self.values.iter()).collect();
+        let pairs = self.keys.iter().zip(self.values.iter()).filter(|(key, _)| nan || !key.is_nan());
+        let mut pairs: Vec<(i64, Scalar)> = pairs.map(|(key, value)| (number(key), value)).collect();
         pairs.sort_by_key(|(key, _)| *key);
         pairs.dedup_by_key(|(key, _)| *key);
         pairs.into_iter().unzip()
@@ -114,14 +120,17 @@ fn looked_up(numbers: &DenseType, codes: &Codes, keys: &DenseType, made: &DenseT
     k.finish()
 }
 
-fn label_encoder() -> OpDef {
-    let compute = formula(|g, cx| {
+fn label_encoder(name: &'static str, since: u32, nan: bool) -> OpDef {
+    let compute = formula(move |g, cx| {
         let codes = Codes::of(cx.params).or_fail(&g)?;
         let x = g.operand(0);
         if x.ty()?.dtype != codes.keys.dtype() {
             return Err(g.fail(format!("keys are {}, the operand is {}", codes.keys.dtype(), x.ty()?.dtype)));
         }
-        let (keys, values) = codes.sorted();
+        let (keys, values) = codes.sorted(nan);
+        if keys.is_empty() {
+            return Ok(g.filled(&cx.outputs[0], 0.0).map(|x| x.builder().constant(codes.other)));
+        }
         let values =
             TensorData::from_fn(DenseType::new(codes.values.dtype(), [values.len() as u64]), |i| values[i as usize]);
         let operands = [numbered(x)?, g.i64s(&keys), g.constant(values)];
@@ -132,8 +141,8 @@ fn label_encoder() -> OpDef {
         cx.set_output_dtype(0, Codes::of(cx.params)?.values.dtype())?;
         cx.copy_shape(0, 0)
     });
-    let mut def = define("label_encoder", "The value that stands for each element, found by its key.", compute, infer)
-        .operand("X", &[]);
+    let mut def =
+        define(name, "The value that stands for each element, found by its key.", compute, infer).operand("X", &[]);
     for (ints, floats, texts, tensor) in [
         ("keys_int64s", "keys_floats", "keys_strings", "keys_tensor"),
         ("values_int64s", "values_floats", "values_strings", "values_tensor"),
@@ -149,7 +158,7 @@ fn label_encoder() -> OpDef {
         .param("default_float", -0.0, "what stands for other elements")
         .maybe("default_string", ParamKind::Str, "No effect.")
         .maybe("default_tensor", ParamKind::Tensor, "what stands for other elements")
-        .onnx_of(DOMAIN, "LabelEncoder", 1)
+        .onnx_of(DOMAIN, "LabelEncoder", since)
         .no_gradient()
 }
 

@@ -88,16 +88,11 @@ impl<'g> Classified<'g, '_> {
         let both = |first: &dyn Fn(&Ex) -> Ex, second: &dyn Fn(&Ex) -> Ex| {
             self.g.concat(&[score.map(|x| first(x)), score.map(|x| second(x))], 1)
         };
-        let negated = |x: &Ex| -x;
         match self.transform {
             PostTransform::Probit => both(&probit, &|x| x.lit(0.0)),
-            _ if one && positive => both(&|x| x.lit(1.0) - x, &Ex::clone),
             PostTransform::Logistic => both(&|x| logistic(&-x), &logistic),
-            _ if one => {
-                let wins = |x: &Ex| x.gt(&x.lit(0.0));
-                both(&|x| wins(x).select(&negated(x), x), &|x| wins(x).select(x, &negated(x)))
-            }
-            _ => both(&Ex::clone, &negated),
+            _ if one && positive => both(&|x| x.lit(1.0) - x, &Ex::clone),
+            _ => both(&|x| -x, &Ex::clone),
         }
     }
 

@@ -230,9 +230,10 @@ impl Aggregate {
 /// Combined numbers, 0 where there is none.
 fn given_or_zero<'g>(scores: &Scores<'g>) -> Result<Tensor<'g>> {
     let (g, dims) = (scores.sums.graph(), scores.sums.dims()?);
+    // Least and greatest of ones are one.
     match scores.counts {
         Some(counts) => {
-            Ok(scores.sums.map_with(&[counts], |_, a| a[1].gt(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0))))
+            Ok(scores.sums.map_with(&[counts], |_, a| a[1].eq(&a[1].lit(1.0)).select(&a[0], &a[0].lit(0.0))))
         }
         None => {
             let reached: Vec<i64> = scores.reached.iter().map(|r| i64::from(*r != Reached::Never)).collect();

@@ -205,7 +205,9 @@ impl<'f> Table<'f> {
         }
         // All numbers are below the last key, NaN is not.
         let test = self.test(branch.feature, false, self.width.ends()[1] - 1);
-        let nan = if branch.nan_passes { passing } else { failing };
+        // NaN is unequal to every number.
+        let nan_passes = branch.nan_passes || matches!(branch.test, Test::Unequal(_));
+        let nan = if nan_passes { passing } else { failing };
         let search = Item::Search { branch: node, first: 0, last: cuts.at.len() as u32 };
         self.searches.entry(node).or_insert(cuts);
         (test, [search, nan])
