@@ -88,19 +88,22 @@ impl Walk {
         let walking = Walking { k, walk: self, keys, nodes, trees, leaves, scores, targets, features };
         match self.grain {
             Grain::Fine => k.parallel_each("row", rows, |row| walking.row(row, 1)),
-            Grain::Coarse => k.parallel_each("block", rows.div_ceil(block_rows(rows)), |block| {
-                let first = k.bound("first", &block.scale(block_rows(rows)));
-                let last = k.bound("last", &first.offset(block_rows(rows)).minimum(&Index::constant(rows), &unbounded));
-                walking.block(&first, &last);
-            }),
+            Grain::Coarse => {
+                let many = block_rows(rows);
+                k.parallel_each("block", rows.div_ceil(many), |block| {
+                    let first = k.bound("first", &block.scale(many));
+                    let end = first.offset(many).minimum(&Index::constant(rows), &unbounded);
+                    walking.block(&first, &k.bound("last", &end));
+                });
+            }
         }
         k.finish()
     }
 }
 
 /// Rows of a block: of few rows, fewer, so that there are some blocks for threads.
-fn block_rows(rows: Extent) -> i64 {
-    rows.known().map_or(BLOCK, |rows| (rows / (4 * CHAINS) * CHAINS).clamp(MIN_BLOCK, BLOCK))
+fn block_rows(rows: Extent) -> Extent {
+    (rows.div_floor(4 * CHAINS) * CHAINS).greatest(MIN_BLOCK).least(BLOCK)
 }
 
 impl<'k> Walking<'k> {
