@@ -18,6 +18,7 @@ from onnxmltools.convert.common.data_types import FloatTensorType
 from skl2onnx import to_onnx
 from sklearn.ensemble import ExtraTreesRegressor, GradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer, Normalizer, StandardScaler
 from sklearn.svm import SVC, SVR
@@ -54,6 +55,7 @@ def models():
     yield "svr", skl(SVR(), score)
     scaled = make_pipeline(StandardScaler(), Normalizer(), LogisticRegression())
     yield "pipeline", skl(scaled, COLOURS[three], zipmap=False)
+    yield "naive Bayes", skl(GaussianNB(), COLOURS[three], zipmap=False)
     yield "binary pipeline", skl(make_pipeline(Binarizer(threshold=0.25), LogisticRegression()), two, zipmap=False)
 
 

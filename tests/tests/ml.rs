@@ -35,7 +35,7 @@ fn stored_cases_of_onnx_runtime() {
 #[test]
 fn trained_models() {
     let count = check(TRAINED, &bound);
-    assert!(count >= 8, "{count} models");
+    assert!(count >= 12, "{count} models");
 }
 
 /// One plan serves every number of rows, with the same bits whatever that and the number of threads are.
@@ -209,7 +209,7 @@ fn wrong_trees_are_refused() {
 fn wrong_models_are_refused() {
     let wrong = [
         ("NoSuchModel", vec![], 1, "the operator is not known"),
-        ("TreeEnsembleClassifier", vec![], 2, "`classlabels_int64s` and `classlabels_strings` are both empty"),
+        ("TreeEnsembleClassifier", vec![], 2, "`classlabels_int64s` is empty"),
         ("LinearRegressor", vec![floats("coefficients", &[1.0, 2.0])], 1, "operand `X`, features"),
         ("LinearClassifier", vec![ints("classlabels_ints", &[0, 1])], 2, "`coefficients` has 0 entries"),
         ("SVMRegressor", vec![floats("coefficients", &[1.0, 2.0, 3.0])], 1, "`rho` is empty"),
@@ -225,12 +225,12 @@ fn wrong_models_are_refused() {
         ),
         ("Scaler", vec![floats("offset", &[1.0, 2.0])], 1, "`offset` has 2 entries"),
         ("Imputer", vec![], 1, "0 imputed values"),
-        ("OneHotEncoder", vec![texts("cats_strings", &["a"])], 1, "texts are not supported"),
+        ("OneHotEncoder", vec![texts("cats_strings", &["a"])], 1, "must both be texts, or neither"),
         (
             "LabelEncoder",
             vec![texts("keys_strings", &["a"]), ints("values_int64s", &[1])],
             1,
-            "texts are not supported",
+            "must both be texts, or neither",
         ),
         ("LabelEncoder", vec![ints("keys_int64s", &[1]), ints("values_int64s", &[1])], 1, "keys are i64"),
         ("TreeEnsemble", vec![], 1, "`nodes_modes` is not given"),
@@ -239,4 +239,48 @@ fn wrong_models_are_refused() {
         let why = why_refused(model_of(op, attributes, results));
         assert!(why.contains("the node") && why.contains(expected), "{op}: expected {expected:?}, found {why:?}");
     }
+}
+
+/// Labels of texts are numbers that are the same in all lists; what is no place for texts is refused.
+#[test]
+fn texts_are_numbers_of_the_model() {
+    let ml = |op: &str, x: &str, y: &[&str], attributes| {
+        let node = with(node(op, &[x], y), attributes);
+        NodeProto { domain: Some(OnnxName::ML.into()), ..node }
+    };
+    let classifier = || {
+        let attributes = vec![
+            floats("coefficients", &[1.0, 0.0, 0.0, 0.0, 1.0, 0.0]),
+            floats("intercepts", &[0.0, 0.0]),
+            texts("classlabels_strings", &["left", "right"]),
+        ];
+        ml("LinearClassifier", "x", &["label", "scores"], attributes)
+    };
+    let encoder = || {
+        let keys = texts("keys_strings", &["down", "right", "left"]);
+        ml("LabelEncoder", "label", &["code"], vec![keys, ints("values_int64s", &[7, 8, 9])])
+    };
+    let model = |nodes: Vec<NodeProto>, outputs: &[&str]| -> Bytes {
+        let graph = graph(vec![value("x", DataType::Float, &[2, 3])], nodes, outputs);
+        let opset_import = vec![opset("", 21), opset(OnnxName::ML, 3)];
+        ModelProto { ir_version: Some(8), opset_import, graph: Some(graph), ..Default::default() }
+            .encode_to_vec()
+            .into()
+    };
+    let x = TensorData::f32s(&[2, 3], &[1.0, 2.0, 0.0, 5.0, 3.0, 0.0]).unwrap();
+    let sound = model(vec![classifier(), encoder()], &["label", "code"]);
+    let case = Case { name: "texts".into(), model: sound.clone(), inputs: vec![x], outputs: vec![] };
+    for results in computed(&case).unwrap() {
+        assert_eq!(results[0].to_i64s(), [1, 0]);
+        assert_eq!(results[1].to_i64s(), [8, 9]);
+    }
+    let sound = OnnxModel::decode(sound, None).unwrap();
+    let imported = import(sound, crate::support::stored::COMPILER.registry(), &ImportOptions::default()).unwrap();
+    assert_eq!(imported.texts, ["left", "right", "down"]);
+    let cast = with(node("Cast", &["label"], &["number"]), vec![int("to", DataType::Float as i64)]);
+    let why = why_refused(model(vec![classifier(), cast], &["number"]));
+    assert!(why.contains("its operand `label` is a tensor of texts"), "{why}");
+    let codes = ml("LabelEncoder", "label", &["code"], vec![ints("keys_int64s", &[0]), ints("values_int64s", &[1])]);
+    let why = why_refused(model(vec![classifier(), codes], &["code"]));
+    assert!(why.contains("must both be texts, or neither"), "{why}");
 }

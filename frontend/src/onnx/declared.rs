@@ -86,10 +86,10 @@ fn is_map(element: &ElementTypeProto) -> bool {
     matches!(inner, Some(TypeValue::Map(_)))
 }
 
-/// A code of 0 states nothing. Labels that are texts are held by their positions.
+/// A code of 0 states nothing. Texts are numbers.
 fn other_element(code: i32, found: Option<DType>) -> bool {
-    let labels = code == DataType::String as i32 && found == Some(DType::I64);
-    code != 0 && !labels && found.is_some_and(|found| element_type(code).ok() != Some(found))
+    let texts = code == DataType::String as i32 && found == Some(DType::I64);
+    code != 0 && !texts && found.is_some_and(|found| element_type(code).ok() != Some(found))
 }
 
 fn other_shape(declared: &TensorTypeProto, found: &Shape) -> bool {

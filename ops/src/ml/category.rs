@@ -37,10 +37,6 @@ struct Codes {
 
 impl Codes {
     fn of(params: &Params) -> Result<Codes, OpError> {
-        let texts = ["keys_strings", "values_strings", "classes_strings"];
-        if let Some(name) = texts.into_iter().find(|name| params.strs(name).is_some_and(|list| !list.is_empty())) {
-            return Err(OpError(format!("parameter `{name}`: texts are not supported")));
-        }
         let keys = given(params, ["keys_int64s", "keys_floats", "keys_tensor"])?;
         let values = given(params, ["values_int64s", "values_floats", "values_tensor"])?;
         let (Some(keys), Some(values)) = (keys, values) else { return Err("there are no keys, or no values".into()) };
@@ -141,19 +137,14 @@ fn label_encoder(name: &'static str, since: u32, nan: bool) -> OpDef {
         cx.set_output_dtype(0, Codes::of(cx.params)?.values.dtype())?;
         cx.copy_shape(0, 0)
     });
-    let mut def =
-        define(name, "The value that stands for each element, found by its key.", compute, infer).operand("X", &[]);
-    for (ints, floats, texts, tensor) in [
-        ("keys_int64s", "keys_floats", "keys_strings", "keys_tensor"),
-        ("values_int64s", "values_floats", "values_strings", "values_tensor"),
-    ] {
-        def = def
-            .maybe(ints, ParamKind::Ints, "integers")
-            .maybe(floats, ParamKind::Floats, "floats")
-            .maybe(texts, ParamKind::Strs, "Not supported.")
-            .maybe(tensor, ParamKind::Tensor, "of any type");
-    }
-    def.maybe("classes_strings", ParamKind::Strs, "Not supported.")
+    define(name, "The value that stands for each element, found by its key.", compute, infer)
+        .operand("X", &[])
+        .maybe("keys_int64s", ParamKind::Ints, "keys")
+        .maybe("keys_floats", ParamKind::Floats, "the same of floats")
+        .maybe("keys_tensor", ParamKind::Tensor, "the same of any type")
+        .maybe("values_int64s", ParamKind::Ints, "values")
+        .maybe("values_floats", ParamKind::Floats, "the same of floats")
+        .maybe("values_tensor", ParamKind::Tensor, "the same of any type")
         .param("default_int64", -1, "what stands for other elements")
         .param("default_float", -0.0, "what stands for other elements")
         .maybe("default_string", ParamKind::Str, "No effect.")
@@ -176,7 +167,7 @@ fn one_hot_encoder() -> OpDef {
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::F32)?;
         let cats = cx.params.ints("cats_int64s").unwrap_or(&[]).len();
-        reject_if(cats == 0, || "parameter `cats_int64s` is empty; categories that are texts are not supported")?;
+        reject_if(cats == 0, || "parameter `cats_int64s` is empty")?;
         let zeros = cx.params.int("zeros").unwrap_or(1);
         reject_if(zeros == 0, || "parameter `zeros` = 0 is not supported: other elements give zeros")?;
         match cx.open_dims(0) {
@@ -187,7 +178,6 @@ fn one_hot_encoder() -> OpDef {
     define("one_hot_encoder", "For each category 1 where an element is it, 0 elsewhere.", compute, infer)
         .operand("X", NUMBERS_READ)
         .maybe("cats_int64s", ParamKind::Ints, "categories")
-        .maybe("cats_strings", ParamKind::Strs, "Not supported.")
         .param("zeros", 1, "Only 1 is supported.")
         .onnx_of(DOMAIN, "OneHotEncoder", 1)
         .no_gradient()

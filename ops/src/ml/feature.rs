@@ -204,7 +204,6 @@ fn zip_map() -> OpDef {
     define("zip_map", doc, compute, rule(|cx| same(cx, 0, 0)))
         .operand("X", &[DType::F32])
         .maybe("classlabels_int64s", ParamKind::Ints, "keys; not part of the result")
-        .maybe("classlabels_strings", ParamKind::Strs, "keys; not part of the result")
         .onnx_of(DOMAIN, "ZipMap", 1)
         .no_gradient()
 }

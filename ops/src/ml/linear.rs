@@ -123,7 +123,6 @@ fn classifier() -> OpDef {
         .maybe("coefficients", ParamKind::Floats, "[classes, features]")
         .maybe("intercepts", ParamKind::Floats, "one for each class")
         .maybe("classlabels_ints", ParamKind::Ints, "labels of classes")
-        .maybe("classlabels_strings", ParamKind::Strs, "labels of classes, of which results hold the positions")
         .param("multi_class", 0, "No effect.")
         .choice("post_transform", TRANSFORMS, "NONE", "applied to scores at last")
         .outputs(2, 2)

@@ -87,39 +87,31 @@ pub(super) fn two_scores(score: Tensor<'_>, transform: PostTransform) -> Tensor<
 }
 
 /// The labels of classes.
-pub(super) struct ClassLabels {
-    /// Of classes with texts, their positions.
-    pub labels: Vec<i64>,
-}
+pub(super) struct ClassLabels(Vec<i64>);
 
 impl ClassLabels {
-    /// The labels from a list of integers or of texts.
-    pub fn of(params: &Params, integers: &str) -> Result<ClassLabels, OpError> {
-        let (numbers, texts) = (params.ints(integers), params.strs("classlabels_strings"));
-        let labels = match (numbers.unwrap_or(&[]), texts.unwrap_or(&[])) {
-            ([], []) => return Err(OpError(format!("`{integers}` and `classlabels_strings` are both empty"))),
-            (numbers, []) => numbers.to_vec(),
-            ([], texts) => (0..texts.len() as i64).collect(),
-            _ => return Err(OpError(format!("`{integers}` and `classlabels_strings` are both given"))),
-        };
-        Ok(ClassLabels { labels })
+    /// The labels of a list.
+    pub fn of(params: &Params, name: &str) -> Result<ClassLabels, OpError> {
+        let labels = params.ints(name).unwrap_or(&[]);
+        reject_if(labels.is_empty(), || format!("parameter `{name}` is empty"))?;
+        Ok(ClassLabels(labels.to_vec()))
     }
 
     pub fn len(&self) -> usize {
-        self.labels.len()
+        self.0.len()
     }
 
     /// The label of a class, by a rule for labels of fewer classes.
     pub fn get(&self, class: usize) -> i64 {
-        self.labels.get(class).copied().unwrap_or(class as i64)
+        self.0.get(class).copied().unwrap_or(class as i64)
     }
 
     /// Labels of positions, i64 both.
     pub fn at<'g>(&self, positions: Tensor<'g>) -> Tensor<'g> {
         let g = positions.graph();
-        match self.labels.iter().enumerate().all(|(i, label)| i as i64 == *label) {
+        match self.0.iter().enumerate().all(|(i, label)| i as i64 == *label) {
             true => positions,
-            false => g.i64s(&self.labels).gather(positions, 0),
+            false => g.i64s(&self.0).gather(positions, 0),
         }
     }
 

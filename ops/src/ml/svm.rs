@@ -290,7 +290,6 @@ fn classifier() -> OpDef {
     let doc = "Classification by support vectors: the class that wins most pairs, and scores of pairs or probabilities of classes.";
     machine(define("svm_classifier", doc, compute, infer))
         .maybe("classlabels_ints", ParamKind::Ints, "labels of classes")
-        .maybe("classlabels_strings", ParamKind::Strs, "labels of classes, of which results hold the positions")
         .maybe("vectors_per_class", ParamKind::Ints, "support vectors of each class; none: a linear model")
         .maybe("prob_a", ParamKind::Floats, "slopes of the sigmoids of pairs")
         .maybe("prob_b", ParamKind::Floats, "offsets of the sigmoids of pairs")

@@ -164,7 +164,6 @@ pub(super) fn classifier() -> OpDef {
         .maybe("class_weights", ParamKind::Floats, "weights of leaves")
         .maybe("class_weights_as_tensor", ParamKind::Tensor, "the same as a tensor")
         .maybe("classlabels_int64s", ParamKind::Ints, "labels of classes")
-        .maybe("classlabels_strings", ParamKind::Strs, "labels of classes, of which results hold the positions")
         .outputs(2, 2)
         .onnx_of(DOMAIN, "TreeEnsembleClassifier", 1)
         .no_gradient()
