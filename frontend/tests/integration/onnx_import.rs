@@ -176,7 +176,7 @@ fn nodes_become_operators() {
     ];
     let mut g = graph(x(), nodes, &["c", "a"]);
     g.initializer = vec![f32_tensor("w", &[], &[2.5]), f32_tensor("unused", &[1], &[0.0])];
-    let Imported { graph, defaults } = run(g, 17).unwrap();
+    let Imported { graph, defaults, .. } = run(g, 17).unwrap();
     assert_eq!(show(&graph), ["a: add(x, [2.5])", "s: sum(a, x, a)", "last: neg(s)", "c: clip(last, _, [2.5])"]);
     assert!(defaults.is_empty());
     let outputs: Vec<_> = graph.outputs().iter().map(|(name, v)| (name.to_string(), v.port)).collect();
