@@ -11,7 +11,7 @@ pub(super) fn ops() -> Vec<OpDef> {
 /// The coefficients [targets, features], by the number of targets.
 fn coefficients(params: &Params, targets: usize) -> Result<Vec<f64>, OpError> {
     let list = params.floats("coefficients").unwrap_or(&[]);
-    reject_if(targets == 0 || list.is_empty() || list.len() % targets != 0, || {
+    reject_if(targets == 0 || list.is_empty() || !list.len().is_multiple_of(targets), || {
         format!("parameter `coefficients` has {} entries for {targets} targets", list.len())
     })?;
     Ok(list.to_vec())

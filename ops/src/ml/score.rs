@@ -69,11 +69,11 @@ pub(super) fn probit(x: &Ex) -> Ex {
     let y = x.cast(DType::F32) * x.builder().number(DType::F32, 2.0);
     let y = &y - y.lit(1.0);
     let log = ((y.lit(1.0) - &y) * (y.lit(1.0) + &y)).math(MathFn::Log);
-    let v = y.lit(f64::from(2.0 / (3.14159f32 * A))) + y.lit(0.5) * &log;
+    let v = y.lit(f64::from(2.0 / (std::f32::consts::PI * A))) + y.lit(0.5) * &log;
     let w = y.lit(f64::from(1.0 / A)) * &log;
     let root = (-&v + (&v * &v - w).sqrt()).sqrt();
     let signed = y.lt(&y.lit(0.0)).select(&-&root, &root);
-    (signed * y.lit(f64::from(1.414_213_6f32))).cast(x.dtype())
+    (signed * y.lit(f64::from(std::f32::consts::SQRT_2))).cast(x.dtype())
 }
 
 /// The scores of two classes from that of the second one: [1 - x, x] of what it is transformed to.

@@ -47,7 +47,7 @@ fn first(params: &Params, name: &str) -> Result<f64, OpError> {
 /// A list that is divided among so many things.
 fn divided<'p>(params: &'p Params, name: &str, among: usize) -> Result<&'p [f64], OpError> {
     let list = params.floats(name).unwrap_or(&[]);
-    reject_if(list.is_empty() || among == 0 || list.len() % among != 0, || {
+    reject_if(list.is_empty() || among == 0 || !list.len().is_multiple_of(among), || {
         format!("parameter `{name}` has {} entries for {among}", list.len())
     })?;
     Ok(list)

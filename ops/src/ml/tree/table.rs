@@ -219,7 +219,7 @@ impl<'f> Table<'f> {
             return ([0, self.width.ends()[1]], [Item::Node(node); 2]);
         };
         let part = |first: u32, last: u32| match first == last {
-            true => Item::Node(branch.children[usize::from((first % 2 == 0) != cuts.first_passes)]),
+            true => Item::Node(branch.children[usize::from(first.is_multiple_of(2) != cuts.first_passes)]),
             false => Item::Search { branch: node, first, last },
         };
         if first == last {
