@@ -242,6 +242,8 @@ impl OnnxName {
     pub const STANDARD: &'static str = "ai.onnx";
     /// The operators that ONNX Runtime adds.
     pub const MICROSOFT: &'static str = "com.microsoft";
+    /// The operators of classical machine learning.
+    pub const ML: &'static str = "ai.onnx.ml";
 
     /// Whether it is a standard operator.
     pub fn is_standard(&self) -> bool {

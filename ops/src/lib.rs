@@ -30,6 +30,7 @@ mod kernel;
 mod logical;
 mod loss;
 mod merge;
+mod ml;
 mod mxnet;
 mod norm;
 mod owners;
@@ -76,6 +77,7 @@ pub fn all() -> Vec<OpDef> {
         index::ops(),
         logical::ops(),
         loss::ops(),
+        ml::ops(),
         mxnet::ops(),
         norm::ops(),
         pool::ops(),

@@ -46,7 +46,7 @@ def model_of(name, case):
     outputs = [f"y{i}" if wanted else "" for i, wanted in enumerate(results)]
     domain = case.get("domain", "com.microsoft")
     node = helper.make_node(case.get("op", name), operands, outputs, name="node", domain=domain, **case.get("attrs", {}))
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(*case.get("opset", ("com.microsoft", 1)))]
     infos = [helper.make_empty_tensor_value_info(o) for o in outputs if o]
     graph = helper.make_graph([node], "case", inputs, infos, stored)
     return helper.make_model(graph, opset_imports=opsets, ir_version=8), values
@@ -60,9 +60,9 @@ def session(model):
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def computed(name, seed):
+def computed(draw, name, seed):
     """A drawn case with ONNX Runtime's results: the model with types of its outputs, inputs, outputs."""
-    case = OPERATORS[name](rng_of(name, seed))
+    case = draw(rng_of(name, seed))
     model, values = model_of(name, case)
     names = [i.name for i in model.graph.input]
     results = session(model).run(None, dict(zip(names, values)))
@@ -73,12 +73,11 @@ def computed(name, seed):
     return model, values, results
 
 
-def store(only):
-    path = HERE / "cases.zip"
+def store(operators, path, only):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name in sorted(n for n in OPERATORS if only in (None, n)):
+        for name in sorted(n for n in operators if only in (None, n)):
             for seed in range(STORED):
-                model, values, results = computed(name, seed)
+                model, values, results = computed(operators[name], name, seed)
                 files = {"model.onnx": model.SerializeToString()}
                 for kind, arrays in (("input", values), ("output", results)):
                     for i, array in enumerate(arrays):
@@ -115,15 +114,15 @@ def difference(got, want, name):
     return f"{wrong.sum()} of {want.size} elements differ; {at}: {got[at]} for {want[at]}"
 
 
-def fresh(program, count, seed, only):
+def fresh(operators, program, count, seed, only):
     equal = failed = 0
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        for name in sorted(n for n in OPERATORS if only in (None, n)):
+        for name in sorted(n for n in operators if only in (None, n)):
             good = 0
             for s in range(seed, seed + count):
                 try:
-                    model, values, results = computed(name, s)
+                    model, values, results = computed(operators[name], name, s)
                 except Exception as error:
                     print(f"{name} {s}: ONNX Runtime: {str(error)[:200]}")
                     continue
@@ -153,15 +152,16 @@ def fresh(program, count, seed, only):
     return failed
 
 
-def main():
+def main(operators, folder, doc):
+    """What the words of the command line ask for."""
     words = [w for w in sys.argv[1:] if not w.startswith("--")]
     only = next((w.split("=")[1] for w in sys.argv[1:] if w.startswith("--only=")), None)
     if words[:1] == ["store"]:
-        return store(only)
+        return store(operators, folder / "cases.zip", only)
     if words[:1] == ["fresh"] and len(words) == 4:
-        return fresh(words[1], int(words[2]), int(words[3]), only)
-    sys.exit(__doc__)
+        return fresh(operators, words[1], int(words[2]), int(words[3]), only)
+    sys.exit(doc)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(OPERATORS, HERE, __doc__))

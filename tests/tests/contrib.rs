@@ -3,31 +3,20 @@
 //!
 //! Integers agree exactly, quantised ones too.
 
-use std::io::{Cursor, Read};
-use std::sync::LazyLock;
-
 use bytes::Bytes;
 use prost::Message;
-use tensorc::ir::interp::eval_graph;
+use tensorc::DType;
 use tensorc::ir::op::OnnxName;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DenseType, TensorData};
-use tensorc::passes::infer::infer_graph;
-use tensorc::{Compiler, DType, Options, Tensor};
+use tensorc_frontend::onnx::OnnxModel;
 use tensorc_frontend::onnx::proto::{AttributeProto, DataType, ModelProto, NodeProto};
-use tensorc_frontend::onnx::tensor::decode_tensor;
-use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
 use tensorc_random::Rng;
-use tensorc_tests::compare::{data, tensor as run_time_tensor};
-use zip::ZipArchive;
 
-use crate::support::backend::options;
 use crate::support::onnx_models::*;
+use crate::support::stored::{Case, check, compare, computed, why_refused};
 
 const CASES: &[u8] = include_bytes!("../contrib/cases.zip");
-
-static COMPILER: LazyLock<Compiler> =
-    LazyLock::new(|| Compiler::new(Options { threads: Some(2), poison: true, ..options() }).unwrap());
 
 /// Of an element, relative to it and to the greatest one: sums in another order. `DynamicQuantizeLSTM` rounds its states to
 /// integers, and they may be rounded otherwise.
@@ -39,95 +28,10 @@ fn bound(dtype: DType, case: &str) -> f64 {
     }
 }
 
-/// Says where results of a case differ.
-fn compare(got: &TensorData, want: &TensorData, case: &str) -> Result<(), String> {
-    if got.ty != want.ty {
-        return Err(format!("got {}, expected {}", got.ty, want.ty));
-    }
-    let greatest = want.iter().map(|x| x.as_f64().abs()).filter(|x| x.is_finite()).fold(0.1, f64::max);
-    let close = |g: f64, w: f64| match want.dtype().is_float() {
-        true => g == w || g.is_nan() && w.is_nan() || (g - w).abs() <= bound(want.dtype(), case) * (w.abs() + greatest),
-        false => g == w,
-    };
-    let pairs = got.iter().zip(want.iter()).map(|(g, w)| (g.as_f64(), w.as_f64()));
-    match pairs.enumerate().find(|(_, (g, w))| !close(*g, *w)) {
-        None => Ok(()),
-        Some((at, (g, w))) => Err(format!("element {at}: got {g:?}, expected {w:?}")),
-    }
-}
-
-struct Case {
-    name: String,
-    model: Bytes,
-    inputs: Vec<TensorData>,
-    outputs: Vec<TensorData>,
-}
-
-fn cases() -> Vec<Case> {
-    let mut archive = ZipArchive::new(Cursor::new(CASES)).unwrap();
-    let names: Vec<String> =
-        archive.file_names().filter_map(|n| n.strip_suffix("/model.onnx")).map(str::to_owned).collect();
-    let mut read = |name: String| -> Option<Bytes> {
-        let mut bytes = vec![];
-        archive.by_name(&name).ok()?.read_to_end(&mut bytes).ok()?;
-        Some(bytes.into())
-    };
-    let mut case = |name: String| {
-        let mut all = |kind: &str| -> Vec<TensorData> {
-            let stored = (0..).map_while(|i| read(format!("{name}/{kind}_{i}.pb")));
-            stored.map(|bytes| decode_tensor(bytes).unwrap().1).collect()
-        };
-        let (inputs, outputs) = (all("input"), all("output"));
-        Case { model: read(format!("{name}/model.onnx")).unwrap(), name, inputs, outputs }
-    };
-    names.into_iter().map(&mut case).collect()
-}
-
-/// What compiled code and the interpreter compute.
-fn computed(case: &Case) -> Result<[Vec<TensorData>; 2], String> {
-    let compiler = &*COMPILER;
-    let model = OnnxModel::decode(case.model.clone(), None).map_err(|e| e.to_string())?;
-    let names: Vec<String> = model.graph.input.iter().map(|i| i.name().to_owned()).collect();
-    let graph = import(model, compiler.registry(), &ImportOptions::default()).map_err(|e| e.to_string())?.graph;
-    let tensors: Vec<(&str, Tensor)> =
-        names.iter().zip(&case.inputs).map(|(name, x)| (name.as_str(), run_time_tensor(x))).collect();
-    let got = compiler.model(graph.clone()).run(&tensors).map_err(|e| e.to_string())?;
-    let compiled: Vec<TensorData> = got.iter().map(|(_, t)| data(t)).collect();
-    // The interpreter knows values of operands that decide shapes as constants.
-    let known: Vec<(&str, TensorData)> = names.iter().map(String::as_str).zip(case.inputs.iter().cloned()).collect();
-    let model = OnnxModel::decode(case.model.clone(), None).map_err(|e| e.to_string())?;
-    let given = ImportOptions { values: &known, ..ImportOptions::default() };
-    let mut graph = import(model, compiler.registry(), &given).map_err(|e| e.to_string())?.graph;
-    infer_graph(&mut graph, compiler.registry(), 1 << 20).map_err(|e| e.to_string())?;
-    let interpreted = eval_graph(&graph, compiler.registry(), &[]).map_err(|e| e.to_string())?;
-    Ok([compiled, interpreted])
-}
-
 #[test]
 fn stored_cases_of_onnx_runtime() {
-    let cases = cases();
-    let mut failures = vec![];
-    for case in &cases {
-        match computed(case) {
-            Err(why) => failures.push(format!("{}: {why}", case.name)),
-            Ok(ways) => {
-                for (way, results) in ["compiled", "interpreted"].iter().zip(&ways) {
-                    if results.len() != case.outputs.len() {
-                        failures.push(format!("{}, {way}: {} results", case.name, results.len()));
-                    }
-                    for (i, (got, want)) in results.iter().zip(&case.outputs).enumerate() {
-                        failures.extend(
-                            compare(got, want, &case.name)
-                                .err()
-                                .map(|why| format!("{}, {way}, result {i}: {why}", case.name)),
-                        );
-                    }
-                }
-            }
-        }
-    }
-    assert!(cases.len() > 1000, "{} cases", cases.len());
-    assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), cases.len(), failures.join("\n"));
+    let count = check(CASES, &bound);
+    assert!(count > 1000, "{count} cases");
 }
 
 /// A model of one node, `node`, of the domain, with inputs `x0`, `x1`, … ; one without a type is absent.
@@ -144,18 +48,6 @@ fn model_of(op: &str, inputs: &[Option<(DataType, &[i64])>], attributes: Vec<Att
     let graph = graph(infos, vec![node], &output_names);
     let opset_import = vec![opset("", 21), opset(OnnxName::MICROSOFT, 1)];
     ModelProto { ir_version: Some(8), opset_import, graph: Some(graph), ..Default::default() }.encode_to_vec().into()
-}
-
-/// Why a model is refused, when it is read or when it is compiled for the shapes of its inputs.
-fn why_refused(model: Bytes) -> String {
-    let model = OnnxModel::decode(model, None).unwrap();
-    let graph = match import(model, COMPILER.registry(), &ImportOptions::default()) {
-        Ok(imported) => imported.graph,
-        Err(error) => return error.to_string(),
-    };
-    let model = COMPILER.model(graph);
-    let types: Vec<DenseType> = model.inputs().into_iter().map(|(_, ty)| ty.dense().unwrap()).collect();
-    model.compile(&types).err().map_or("it is not refused".to_owned(), |error| error.to_string())
 }
 
 const F32: DataType = DataType::Float;
@@ -303,7 +195,7 @@ fn multi_head(operands: &[&TensorData]) -> TensorData {
     let model = model_of("MultiHeadAttention", &inputs, vec![int("num_heads", 3)], 1);
     let inputs = operands.iter().map(|x| (*x).clone()).collect();
     let [compiled, interpreted] = computed(&Case { name: "packed".into(), model, inputs, outputs: vec![] }).unwrap();
-    compare(&compiled[0], &interpreted[0], "packed").unwrap();
+    compare(&compiled[0], &interpreted[0], "packed", &bound).unwrap();
     compiled[0].clone()
 }
 
@@ -321,7 +213,7 @@ fn packed_operands_are_those_apart() {
     };
     let (qkv, kv) = (packed(3, 1), packed(2, 2));
     let [q, k, v] = [0, 1, 2].map(|at| part(&qkv, at));
-    compare(&multi_head(&[&qkv]), &multi_head(&[&q, &k, &v]), "packed").unwrap();
+    compare(&multi_head(&[&qkv]), &multi_head(&[&q, &k, &v]), "packed", &bound).unwrap();
     let [k, v] = [0, 1].map(|at| part(&kv, at));
-    compare(&multi_head(&[&q, &kv]), &multi_head(&[&q, &k, &v]), "packed").unwrap();
+    compare(&multi_head(&[&q, &kv]), &multi_head(&[&q, &k, &v]), "packed", &bound).unwrap();
 }

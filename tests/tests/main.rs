@@ -25,6 +25,7 @@ mod limits;
 mod lists;
 mod lists_in_run;
 mod loops;
+mod ml;
 mod model_files;
 mod models;
 mod mxnet_ops;

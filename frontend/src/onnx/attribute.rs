@@ -106,7 +106,10 @@ pub(super) fn floats(attribute: &AttributeProto) -> Result<Vec<f32>, String> {
 }
 
 /// The value of an attribute that is a list of texts; an empty one may have lost its type.
-fn texts(attribute: &AttributeProto) -> Result<Vec<String>, String> {
+///
+/// # Errors
+/// What it is instead.
+pub(super) fn texts(attribute: &AttributeProto) -> Result<Vec<String>, String> {
     match attribute.kind() {
         Some(AttributeType::Strings) => attribute.strings.iter().map(|s| utf8(s)).collect(),
         Some(AttributeType::Ints) if attribute.ints.is_empty() => Ok(vec![]),

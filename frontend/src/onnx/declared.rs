@@ -12,7 +12,7 @@ use tensorc_ir::{Dim, Shape, TensorType};
 
 use super::error::OnnxError;
 use super::meaning::Meaning;
-use super::proto::{DimensionValue, TensorTypeProto, TypeProto, TypeValue, ValueInfoProto};
+use super::proto::{DataType, DimensionValue, ElementTypeProto, TensorTypeProto, TypeProto, TypeValue, ValueInfoProto};
 use super::tensor::{element_name, element_type};
 
 /// Types that a model states, by name of the value.
@@ -75,13 +75,21 @@ fn contradicts(declared: &TypeValue, found: &TensorType, shapes: bool) -> bool {
             Some(TypeProto { value: Some(inner) }) => contradicts(inner, found, shapes),
             _ => false,
         },
+        // Of maps with the same keys, a tensor holds the values.
+        TypeValue::Sequence(element) if is_map(element) => false,
         TypeValue::Sequence(_) | TypeValue::Map(_) | TypeValue::Opaque(_) | TypeValue::SparseTensor(_) => true,
     }
 }
 
-/// A code of 0 states nothing.
+fn is_map(element: &ElementTypeProto) -> bool {
+    let inner = element.elem_type.as_deref().and_then(|ty| ty.value.as_ref());
+    matches!(inner, Some(TypeValue::Map(_)))
+}
+
+/// A code of 0 states nothing. Texts are numbers.
 fn other_element(code: i32, found: Option<DType>) -> bool {
-    code != 0 && found.is_some_and(|found| element_type(code).ok() != Some(found))
+    let texts = code == DataType::String as i32 && found == Some(DType::I64);
+    code != 0 && !texts && found.is_some_and(|found| element_type(code).ok() != Some(found))
 }
 
 fn other_shape(declared: &TensorTypeProto, found: &Shape) -> bool {

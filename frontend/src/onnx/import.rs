@@ -25,9 +25,10 @@ use super::functions::{Functions, ScopedNode, short};
 use super::load::{NEWEST_OPSET, OnnxModel, Opsets, STANDARD_DOMAIN, canonical_domain};
 use super::meaning::{Meaning, element_name};
 use super::order::data_flow_order;
-use super::proto::{GraphProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto};
+use super::proto::{DataType, GraphProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto};
 use super::scope::Scope;
 use super::tensor::{read_sparse_tensor, read_tensor};
+use super::texts::Texts;
 use super::unsupported::Unsupported;
 use super::upgrade::{ValueFacts, WITHOUT_EFFECT, upgrade};
 
@@ -39,6 +40,8 @@ pub struct Imported {
     /// Inputs that became constants because the model has a value for them; importing again with
     /// such a name among the overridden ones makes it an input of the graph.
     pub defaults: Vec<(String, TensorData)>,
+    /// The texts of the model, such as labels. Tensors of texts have elements i64, positions in this list.
+    pub texts: Vec<String>,
 }
 
 /// What is known of a value of a graph under construction.
@@ -132,6 +135,7 @@ fn import_graph(
         speculative: false,
         pending: vec![],
         unsupported: Unsupported::default(),
+        texts: Texts::default(),
         outlines: false,
         made_inputs: vec![],
         declared: Declarations::default(),
@@ -192,6 +196,7 @@ pub(super) struct Importer<'a> {
     /// Nodes whose types are not inferred yet: that is done only when a rule asks for one, and at the end.
     pub(super) pending: Vec<NodeId>,
     pub(super) unsupported: Unsupported,
+    pub(super) texts: Texts,
     /// Whether bodies of branches and loops were taken out of the graph, and the inputs made up for them.
     pub(super) outlines: bool,
     pub(super) made_inputs: Vec<NodeId>,
@@ -256,6 +261,16 @@ impl Importer<'_> {
         let Some(stored) = self.stored.remove(name) else { return Ok(None) };
         let site = TensorSite::Initializer(name.to_owned());
         let data = match &stored {
+            StoredTensor::Dense(proto) if proto.data_type() == DataType::String as i32 => {
+                match self.text_constant(name, proto) {
+                    Ok(data) => Ok(data),
+                    Err(reason) => {
+                        self.unsupported.initializer(name, reason);
+                        self.values.insert(name.to_owned(), Meaning::Reported);
+                        return Ok(None);
+                    }
+                }
+            }
             StoredTensor::Dense(proto) => read_tensor(proto, site, &mut self.files),
             StoredTensor::Sparse(proto) => read_sparse_tensor(proto, site, &mut self.files),
         };
@@ -273,7 +288,7 @@ impl Importer<'_> {
     }
 
     pub(super) fn node(&mut self, scoped: ScopedNode) -> Result<(), OnnxError> {
-        let ScopedNode { node, opsets } = scoped;
+        let ScopedNode { mut node, opsets } = scoped;
         let domain = canonical_domain(node.domain()).to_owned();
         let opset = opsets.version(&domain);
         let label: Arc<str> = match node.name() {
@@ -281,7 +296,9 @@ impl Importer<'_> {
             name => name.into(),
         };
         let (op, outputs) = (node.op_type().to_owned(), node.output.clone());
+        let texts = self.with_texts(&mut node);
         let result = match domain.as_str() {
+            _ if texts.is_err() => texts.map_err(|reason| vec![reason]),
             STANDARD_DOMAIN => self.standard_node(node, &opsets, &label)?,
             "ai.onnx.preview" if op == "FlexAttention" => self.flex_attention(node, &opsets, &label)?,
             _ => self.registered_node(node, opset.unwrap_or(1), &label)?,
@@ -464,7 +481,7 @@ impl Importer<'_> {
             self.graph.remove_dead();
             self.made_inputs.iter().for_each(|input| self.graph.remove_input(*input));
         }
-        Ok(Imported { graph: self.graph, defaults })
+        Ok(Imported { graph: self.graph, defaults, texts: self.texts.into_list() })
     }
 
     /// Adds the outputs of the graph that an output of the model is.

@@ -23,7 +23,8 @@ const NEWEST_IR_VERSION: i64 = 13;
 pub(crate) const NEWEST_OPSET: i64 = 27;
 
 /// The versions of operator sets that are read: the oldest and the newest.
-const OPSETS: [(&str, i64, i64); 2] = [(STANDARD_DOMAIN, 1, NEWEST_OPSET), (OnnxName::MICROSOFT, 1, 1)];
+const OPSETS: [(&str, i64, i64); 3] =
+    [(STANDARD_DOMAIN, 1, NEWEST_OPSET), (OnnxName::MICROSOFT, 1, 1), (OnnxName::ML, 1, 5)];
 
 /// A decoded model and where its external data lies.
 #[derive(Debug)]

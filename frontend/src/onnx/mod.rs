@@ -35,6 +35,7 @@ mod quantised;
 mod scope;
 mod skeleton;
 pub mod tensor;
+mod texts;
 mod unroll;
 pub(crate) mod unsupported;
 pub mod upgrade;

@@ -6,6 +6,7 @@ pub mod npz;
 #[path = "../../../frontend/tests/integration/support/mod.rs"]
 #[expect(dead_code, reason = "shared with the tests of the reader, which need more of it")]
 pub mod onnx_models;
+pub mod stored;
 
 use std::sync::Arc;
 
