@@ -309,7 +309,7 @@ impl Model {
         if self.open.is_some() {
             let tensors = owned(&inputs.iter().map(|(_, tensor)| *tensor).collect::<Vec<_>>())?;
             let named: Vec<(&str, Tensor)> = inputs.iter().map(|(name, _)| *name).zip(tensors).collect();
-            return self.run(&named)?.iter().map(|(_, tensor)| Ok(Output::of(tensor)?)).collect();
+            return self.run(&named)?.iter().map(|(_, tensor)| Output::try_from(tensor)).collect();
         }
         let inputs = self.ordered(inputs)?;
         let types: Vec<DenseType> = inputs.iter().map(|t| DenseType::new(t.dtype, t.dims)).collect();

@@ -54,9 +54,13 @@ impl Output {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.block.as_mut()
     }
+}
 
-    /// A copy of a tensor.
-    pub(crate) fn of(tensor: &Tensor) -> Result<Output, AllocError> {
+/// Copies the tensor.
+impl TryFrom<&Tensor> for Output {
+    type Error = Error;
+
+    fn try_from(tensor: &Tensor) -> Result<Output, Error> {
         let bytes = tensor.bytes();
         let mut data = AlignedBuffer::zeroed(bytes.len() as u64, "outputs")?;
         data.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);

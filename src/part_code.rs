@@ -128,7 +128,7 @@ impl RunCode {
     pub fn run_on(&self, inputs: &[TensorRef<'_>]) -> Result<Vec<Output>, Error> {
         match &self.later {
             None => self.first.run_on(inputs),
-            Some(_) => self.run(&owned(inputs)?)?.iter().map(|tensor| Ok(Output::of(tensor)?)).collect(),
+            Some(_) => self.run(&owned(inputs)?)?.iter().map(Output::try_from).collect(),
         }
     }
 

@@ -50,7 +50,12 @@ impl Program {
         Program::linked(compiler, lowered, compiler.deadline(), Report::default())
     }
 
-    fn linked(compiler: &Compiler, lowered: Lowered, deadline: Deadline<'_>, mut report: Report) -> Result<Program, Error> {
+    fn linked(
+        compiler: &Compiler,
+        lowered: Lowered,
+        deadline: Deadline<'_>,
+        mut report: Report,
+    ) -> Result<Program, Error> {
         let executable = link(compiler, lowered, deadline, &mut report)?;
         Ok(Program::of(compiler, executable, report))
     }

@@ -30,8 +30,8 @@ use crate::device::Device;
 use crate::interrupter::Interrupter;
 use crate::pool::{Pool, TaskPanic};
 use crate::profiler::Profiler;
-use tensorc_abi::memory::AlignedBuffer;
 use run_end::{RunEnd, RunEnds};
+use tensorc_abi::memory::AlignedBuffer;
 use threads::{HurriedThreads, Threads, is_brief, is_instant};
 
 /// Every intermediate tensor of the plan, and the working memory of every worker.
@@ -312,7 +312,8 @@ impl Context {
         }
         let poison = Poison::begin(executable, &self.arena, &calls);
         let interrupted = AtomicBool::new(false);
-        let run = RunView::new(pool, executable, &self.arguments, &self.arena, Unwatched, self.ends.begin(&interrupted));
+        let run =
+            RunView::new(pool, executable, &self.arguments, &self.arena, Unwatched, self.ends.begin(&interrupted));
         catching(executable, |current| {
             for (index, prepared) in calls.clone().zip(&executable.prepared[calls.clone()]) {
                 current.set((index, 1));

@@ -561,7 +561,7 @@ pub enum RunError {
         limit: Duration,
     },
     /// The caller has ended the run ([`crate::Interrupter`]).
-    #[error("{step}: the run was interrupted")]
+    #[error("step `{step}`: the run was interrupted")]
     Interrupted {
         /// Name of the step during which it ended, or the names of those that ran side by side.
         step: String,
