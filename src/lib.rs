@@ -32,6 +32,7 @@ pub mod gpu;
 mod gpu_kernels;
 mod host_flows;
 mod hot_session;
+pub mod inspect;
 mod key;
 mod limits;
 mod lists;

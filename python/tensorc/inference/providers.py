@@ -42,6 +42,14 @@ def set_default_logger_verbosity(verbosity: int) -> None:
     """Needs nothing done: tensorc writes no log."""
 
 
+def disable_telemetry_events() -> None:
+    """Needs nothing done: tensorc sends nothing to anybody."""
+
+
+def enable_telemetry_events() -> None:
+    """Does nothing: tensorc sends nothing to anybody."""
+
+
 def set_seed(seed: int) -> None:
     """Needs nothing done: random operators draw the same numbers in each process."""
 
