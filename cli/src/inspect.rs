@@ -41,7 +41,7 @@ pub fn run(args: &InspectArgs) -> Result<(), CliFailure> {
     let compiler = args.compile.compiler()?;
     let model = args.model.load(&compiler, &args.shapes)?;
     let inspection = Inspection::of(&model, &shapes).map_err(|error| match &error.open[..] {
-        [] => CliFailure::from(error.source),
+        [] => CliFailure::from(*error.source),
         open => format!("{}; {} taken as 1: give --shape NAME=N", error.source, open.join(", ")).into(),
     })?;
     super::progress::clear();

@@ -28,6 +28,12 @@ impl BorrowedArray {
             return Ok(array);
         }
         let numpy = object.py().import("numpy")?;
+        // What has the protocol of DLPack alone.
+        let lent = match object.hasattr("__dlpack__")? && !object.hasattr("__array__")? {
+            true => Some(numpy.call_method1("from_dlpack", (object,))?),
+            false => None,
+        };
+        let object = lent.as_ref().unwrap_or(object);
         let array = numpy.call_method1("ascontiguousarray", (object,))?;
         // That makes a row of a single number.
         let array = match numpy.call_method1("ndim", (object,))?.extract::<usize>()? {

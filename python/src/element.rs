@@ -27,6 +27,11 @@ pub fn of_numpy(name: &str) -> Option<DType> {
     NAMES.iter().find(|(_, numpy, _)| *numpy == name).map(|(dtype, ..)| *dtype)
 }
 
+/// What numpy calls a type.
+pub fn numpy_name(dtype: DType) -> &'static str {
+    NAMES.iter().find(|(found, ..)| *found == dtype).map_or("", |(_, numpy, _)| numpy)
+}
+
 /// What ONNX Runtime calls a tensor of the type: `tensor(float)`.
 pub fn onnx_name(dtype: DType) -> String {
     format!("tensor({})", NAMES.iter().find(|(found, ..)| *found == dtype).map_or("", |(_, _, onnx)| onnx))

@@ -40,6 +40,12 @@ impl Class {
     }
 }
 
+/// An error of arrays, symbols or training as `tensorc.base.MXNetError`.
+pub fn mxnet(py: Python<'_>, error: &dyn std::fmt::Display) -> PyErr {
+    let made = || py.import("tensorc.base")?.getattr("MXNetError")?.call1((error.to_string(),));
+    made().map_or_else(|error| error, PyErr::from_value)
+}
+
 /// An error as an exception.
 pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
     class_of(error).error(py, &error.to_string(), node_of(error))

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use tensorc::Output;
+use tensorc::{DType, Output};
 
 use crate::element;
 
@@ -15,7 +15,13 @@ pub struct HostMemory {
     start: *mut u8,
     len: usize,
     /// What owns the memory. Nothing here reads or writes it any more.
-    _output: Output,
+    _owner: MemoryOwner,
+}
+
+/// What may own memory; its address stays the same when it is moved.
+enum MemoryOwner {
+    Output { _output: Output },
+    Bytes { _bytes: Vec<u8> },
 }
 
 // SAFETY: the memory is owned, and it is touched by Python alone.
@@ -24,10 +30,15 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    fn new(mut output: Output) -> HostMemory {
+    fn of_output(mut output: Output) -> HostMemory {
         let bytes = output.bytes_mut();
         let (start, len) = (bytes.as_mut_ptr(), bytes.len());
-        HostMemory { start, len, _output: output }
+        HostMemory { start, len, _owner: MemoryOwner::Output { _output: output } }
+    }
+
+    fn of_bytes(mut bytes: Vec<u8>) -> HostMemory {
+        let (start, len) = (bytes.as_mut_ptr(), bytes.len());
+        HostMemory { start, len, _owner: MemoryOwner::Bytes { _bytes: bytes } }
     }
 }
 
@@ -50,8 +61,24 @@ impl HostMemory {
 /// # Errors
 /// Memory is short, or numpy cannot be imported.
 pub fn numpy_array(py: Python<'_>, output: Output) -> PyResult<Bound<'_, PyAny>> {
-    let dtype = element::numpy_dtype(py, output.dtype())?;
-    let shape = PyTuple::new(py, output.dims())?;
-    let memory = Bound::new(py, HostMemory::new(output))?;
-    element::ndarray(py)?.call1((shape, dtype, memory))
+    let (dtype, shape) = (output.dtype(), PyTuple::new(py, output.dims())?);
+    array_in(py, HostMemory::of_output(output), dtype, shape)
+}
+
+/// Little-endian, row-major elements as an array of numpy, in their memory.
+///
+/// # Errors
+/// They do not fill the shape, or numpy cannot be imported.
+pub fn array_of_bytes<'py>(py: Python<'py>, bytes: Vec<u8>, dtype: DType, dims: &[u64]) -> PyResult<Bound<'py, PyAny>> {
+    array_in(py, HostMemory::of_bytes(bytes), dtype, PyTuple::new(py, dims)?)
+}
+
+fn array_in<'py>(
+    py: Python<'py>,
+    memory: HostMemory,
+    dtype: DType,
+    shape: Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let memory = Bound::new(py, memory)?;
+    element::ndarray(py)?.call1((shape, element::numpy_dtype(py, dtype)?, memory))
 }

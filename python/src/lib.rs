@@ -6,6 +6,8 @@ mod compilers;
 mod element;
 mod errors;
 mod host_memory;
+mod inspection;
+mod mxnet;
 mod session;
 mod signals;
 mod signature;
@@ -17,6 +19,14 @@ use pyo3::prelude::*;
 mod _tensorc {
     #[pymodule_export]
     use crate::host_memory::HostMemory;
+    #[pymodule_export]
+    use crate::inspection::{compile_ahead, inspect};
+    #[pymodule_export]
+    use crate::mxnet::{
+        Array, Executor, Metric, ModeScope, Module, Symbol, Updater, autograd_mode, backward, borrow_array, group,
+        invoke, lend_array, load_arrays, load_checkpoint, operator_names, operator_parameters, save_arrays, seed,
+        symbol_from_json, wait_all,
+    };
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]

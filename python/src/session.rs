@@ -65,7 +65,7 @@ impl Session {
         let signature = self.signature.get();
         let wanted = outputs.map(|names| wanted(names, &signature.outputs)).transpose()?.unwrap_or_default();
         let model = self.model();
-        if model.has_lists() {
+        if model.has_lists() || signature.has_lists() {
             return self.run_lists(py, &model, &wanted, feeds);
         }
         let feeds = feeds_of(feeds, &signature.inputs)?;
@@ -145,7 +145,11 @@ fn is_element(result: &str, output: &str) -> bool {
     result.strip_prefix(output).is_some_and(|rest| rest.is_empty() || rest.starts_with('[') && rest.ends_with(']'))
 }
 
-fn model_file(model: &Bound<'_, PyAny>) -> PyResult<ModelFile> {
+/// The model that an object of Python names or holds.
+///
+/// # Errors
+/// It is neither a path nor bytes.
+pub fn model_file(model: &Bound<'_, PyAny>) -> PyResult<ModelFile> {
     if let Ok(bytes) = model.cast::<PyBytes>() {
         return Ok(ModelFile::Memory(Bytes::from_owner(PyBackedBytes::from(bytes.clone()))));
     }
@@ -208,11 +212,7 @@ fn feeds_of<'py>(feeds: &Bound<'py, PyAny>, inputs: &[StatedValue]) -> PyResult<
 }
 
 /// The elements of an array, or of lists of numbers, which become numbers of the type that the model states.
-fn array_for(
-    name: &Bound<'_, PyString>,
-    value: &Bound<'_, PyAny>,
-    inputs: &[StatedValue],
-) -> PyResult<BorrowedArray> {
+fn array_for(name: &Bound<'_, PyString>, value: &Bound<'_, PyAny>, inputs: &[StatedValue]) -> PyResult<BorrowedArray> {
     let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
     let stated = inputs.iter().find(|input| is_list && *name == *input.name).and_then(|input| input.dtype);
     match stated {
@@ -253,7 +253,7 @@ fn misfit(name: &Bound<'_, PyString>, dims: &[u64], stated: &[StatedExtent]) -> 
         return Some(format!("Invalid rank for input: {name} Got: {found} Expected: {expected}"));
     }
     let differs = |(at, (found, expected)): (usize, (&u64, &StatedExtent))| match expected {
-        StatedExtent::Number(expected) if *found != *expected as u64 && *expected >= 0 => {
+        StatedExtent::Number(expected) if *found != *expected as u64 => {
             Some(format!(" index: {at} Got: {found} Expected: {expected}\n"))
         }
         _ => None,

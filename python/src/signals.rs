@@ -19,9 +19,9 @@ thread_local! {
 /// What ends work when a signal's handler raises an exception in the thread that called from Python.
 pub fn interrupter() -> Interrupter {
     Interrupter::new(|| {
+        let Some(last) = LOOKED.get() else { return false };
         let now = Instant::now();
-        let due = LOOKED.get().is_some_and(|last| now.duration_since(last) >= PERIOD);
-        if !due {
+        if now.duration_since(last) < PERIOD {
             return false;
         }
         LOOKED.set(Some(now));

@@ -1,5 +1,6 @@
 //! What an ONNX model states of itself: inputs, outputs, metadata.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -84,6 +85,8 @@ pub struct StatedValue {
     pub dtype: Option<DType>,
     /// `None` if not even their number is known.
     pub shape: Option<Vec<StatedExtent>>,
+    /// Whether it is a sequence or optional.
+    pub is_list: bool,
 }
 
 /// Inputs, outputs and metadata of a model.
@@ -108,8 +111,8 @@ impl ModelSignature {
             return Ok(ModelSignature::of_graph(model));
         }
         let OnnxModel { proto, graph, .. } = file.proto()?;
-        let stored = |info: &&ValueInfoProto| graph.initializer.iter().any(|tensor| tensor.name() == info.name());
-        let (overridable, inputs): (Vec<_>, Vec<_>) = graph.input.iter().partition(stored);
+        let stored: BTreeSet<&str> = graph.initializer.iter().map(|tensor| tensor.name()).collect();
+        let (overridable, inputs): (Vec<_>, Vec<_>) = graph.input.iter().partition(|info| stored.contains(info.name()));
         let all = |infos: Vec<&ValueInfoProto>| infos.into_iter().map(stated).collect();
         let inferred = model.outputs();
         let output = |info| completed(stated(info), &inferred);
@@ -127,6 +130,11 @@ impl ModelSignature {
             version: proto.model_version.unwrap_or(i64::MAX),
             custom: custom.collect(),
         })
+    }
+
+    /// Whether inputs or outputs are sequences or optional.
+    pub fn has_lists(&self) -> bool {
+        self.inputs.iter().chain(&self.outputs).any(|stated| stated.is_list)
     }
 
     /// Of a model in another format.
@@ -197,12 +205,13 @@ fn stated(info: &ValueInfoProto) -> StatedValue {
         }
         _ => (None, None),
     };
-    StatedValue { name: info.name().to_owned(), kind: kind(value), dtype, shape }
+    let is_list = matches!(value, Some(TypeValue::Sequence(_) | TypeValue::Optional(_)));
+    StatedValue { name: info.name().to_owned(), kind: kind(value), dtype, shape, is_list }
 }
 
 fn stated_extent(value: Option<&DimensionValue>) -> StatedExtent {
     match value {
-        Some(DimensionValue::Value(extent)) => StatedExtent::Number(*extent),
+        Some(DimensionValue::Value(extent)) if *extent >= 0 => StatedExtent::Number(*extent),
         Some(DimensionValue::Param(name)) if !name.is_empty() => StatedExtent::Name(name.clone()),
         _ => StatedExtent::Unknown,
     }
@@ -255,7 +264,7 @@ fn other_element(number: i32) -> String {
 fn typed(name: String, ty: &tensorc::ir::TensorType) -> StatedValue {
     let extents = |dims: &[tensorc::ir::Dim]| dims.iter().map(|dim| StatedExtent::of(*dim)).collect();
     let kind = ty.dtype.map(element::onnx_name).unwrap_or_default();
-    StatedValue { name, kind, dtype: ty.dtype, shape: ty.shape.dims().map(extents) }
+    StatedValue { name, kind, dtype: ty.dtype, shape: ty.shape.dims().map(extents), is_list: false }
 }
 
 impl StatedExtent {
@@ -272,6 +281,22 @@ fn completed(stated: StatedValue, inferred: &[(String, tensorc::ir::TensorType)]
     let Some((_, ty)) = inferred.iter().find(|(name, _)| *name == stated.name) else { return stated };
     let from_graph = typed(stated.name.clone(), ty);
     let kind = if stated.kind.is_empty() { from_graph.kind } else { stated.kind };
-    let shape = stated.shape.or(from_graph.shape);
+    let shape = completed_shape(stated.shape, from_graph.shape);
     StatedValue { kind, dtype: stated.dtype.or(from_graph.dtype), shape, ..stated }
+}
+
+/// The stated extents, with numbers that follow from the model where it states none.
+fn completed_shape(
+    stated: Option<Vec<StatedExtent>>,
+    inferred: Option<Vec<StatedExtent>>,
+) -> Option<Vec<StatedExtent>> {
+    let (Some(stated), Some(inferred)) = (&stated, &inferred) else { return stated.or(inferred) };
+    if stated.len() != inferred.len() {
+        return Some(stated.clone());
+    }
+    let one = |(stated, inferred): (&StatedExtent, &StatedExtent)| match inferred {
+        StatedExtent::Number(_) => inferred.clone(),
+        _ => stated.clone(),
+    };
+    Some(stated.iter().zip(inferred).map(one).collect())
 }

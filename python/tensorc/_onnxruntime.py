@@ -28,5 +28,3 @@ def install_as_onnxruntime() -> None:
     sys.modules["onnxruntime.capi"] = capi
     for name in capi.__all__:
         sys.modules[f"onnxruntime.capi.{name}"] = getattr(capi, name)
-
-

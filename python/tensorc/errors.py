@@ -75,7 +75,7 @@ class ModelLoaded(Error):
     status = "MODEL_LOADED"
 
 
-class NotImplemented(Error):  # noqa: A001 - the name that ONNX Runtime has for it
+class NotImplemented(Error):
     """The model asks for what tensorc does not support; the message lists all of it."""
 
     code = 9

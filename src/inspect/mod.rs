@@ -40,14 +40,14 @@ pub struct Inspection {
 #[error("{source}")]
 pub struct InspectError {
     /// What is wrong with it.
-    pub source: Error,
+    pub source: Box<Error>,
     /// Inputs or dimensions whose extents were not given and taken as 1.
     pub open: Vec<String>,
 }
 
 impl<E: Into<Error>> From<E> for InspectError {
     fn from(error: E) -> InspectError {
-        InspectError { source: error.into(), open: vec![] }
+        InspectError { source: Box::new(error.into()), open: vec![] }
     }
 }
 
@@ -66,7 +66,7 @@ impl Inspection {
         }
         let contents = Contents::of(if model.has_branches() { &bound } else { model.graph() }, compiler);
         let (plan, totals, has_more) =
-            plan(compiler, bound).map_err(|source| InspectError { source, open: open.clone() })?;
+            plan(compiler, bound).map_err(|error| InspectError { source: Box::new(error), open: open.clone() })?;
         let mut notes = vec![];
         if !open.is_empty() {
             notes.push(format!("{} taken as {DEFAULT_EXTENT}", open.join(", ")));

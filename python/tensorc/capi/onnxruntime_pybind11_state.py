@@ -10,7 +10,7 @@ from ..errors import (
     ModelLoaded,
     NoModel,
     NoSuchFile,
-    NotImplemented,  # noqa: A004 - the name that ONNX Runtime has for it
+    NotImplemented,
     RuntimeException,
 )
 from ..inference import (

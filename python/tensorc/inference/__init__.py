@@ -14,8 +14,8 @@ from .providers import (
     set_seed,
 )
 from .session import InferenceSession
-from .values import IOBinding, OrtDevice, OrtValue
 from .signature import ModelMetadata, NodeArg
+from .values import IOBinding, OrtDevice, OrtValue
 
 __all__ = [
     "ExecutionMode",

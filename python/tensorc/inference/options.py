@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, ClassVar
 
 
 class GraphOptimizationLevel(enum.IntEnum):
@@ -34,16 +34,27 @@ class ExecutionOrder(enum.IntEnum):
 class _Checked:
     """Attributes with the type of their default; there are no others."""
 
-    _defaults: dict[str, Any] = {}
+    _defaults: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls._defaults = {name: getattr(cls, name) for name in cls.__annotations__}
 
     def __init__(self) -> None:
-        for name, value in self._defaults.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_settings", {})
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self._defaults:
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         object.__setattr__(self, name, _converted(name, self._defaults[name], value))
+
+    def _setting(self, key: str) -> str:
+        settings: dict[str, str] = self.__dict__["_settings"]
+        if key not in settings:
+            raise RuntimeError(f"{type(self).__name__} does not have configuration with key: {key}")
+        return settings[key]
+
+    def _note(self, key: str, value: str) -> None:
+        self.__dict__["_settings"][key] = value
 
 
 def _converted(name: str, default: Any, value: Any) -> Any:
@@ -66,37 +77,35 @@ class SessionOptions(_Checked):
     ``intra_op_num_threads`` is the number of threads of a run; 0 stands for all that the process may use.
     """
 
-    _defaults = {
-        "enable_cpu_mem_arena": True,
-        "enable_mem_pattern": True,
-        "enable_mem_reuse": True,
-        "enable_profiling": False,
-        "execution_mode": ExecutionMode.ORT_SEQUENTIAL,
-        "execution_order": ExecutionOrder.DEFAULT,
-        "graph_optimization_level": GraphOptimizationLevel.ORT_ENABLE_ALL,
-        "inter_op_num_threads": 0,
-        "intra_op_num_threads": 0,
-        "log_severity_level": -1,
-        "log_verbosity_level": 0,
-        "logid": "",
-        "optimized_model_filepath": "",
-        "profile_file_prefix": "onnxruntime_profile_",
-        "use_deterministic_compute": False,
-        "use_per_session_threads": True,
-    }
-
-    def __init__(self) -> None:
-        super().__init__()
-        object.__setattr__(self, "_entries", {})
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_profiling: bool = False
+    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+    inter_op_num_threads: int = 0
+    intra_op_num_threads: int = 0
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    optimized_model_filepath: str = ""
+    profile_file_prefix: str = "onnxruntime_profile_"
+    use_deterministic_compute: bool = False
+    use_per_session_threads: bool = True
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Notes a setting, which decides nothing."""
-        self._entries[key] = value
+        self._note(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
-        if key not in self._entries:
-            raise RuntimeError(f"SessionOptions does not have configuration with key: {key}")
-        return self._entries[key]
+        return self._setting(key)
+
+    def _refuse_files(self) -> None:
+        """Refuses what would write files that tensorc does not write."""
+        for name in ("enable_profiling", "optimized_model_filepath"):
+            if getattr(self, name):
+                raise NotImplementedError(f"SessionOptions.{name}: sessions write no files")
 
     def add_free_dimension_override_by_name(self, name: str, extent: int) -> None:
         """Needs nothing done: models are compiled for all extents at once."""
@@ -114,29 +123,23 @@ class SessionOptions(_Checked):
         raise NotImplementedError("SessionOptions.add_external_initializers: tensors of a model cannot be replaced")
 
     def register_custom_ops_library(self, path: str) -> None:
-        raise NotImplementedError("SessionOptions.register_custom_ops_library: libraries of ONNX Runtime cannot be used")
+        raise NotImplementedError(
+            "SessionOptions.register_custom_ops_library: libraries of ONNX Runtime cannot be used"
+        )
 
 
 class RunOptions(_Checked):
     """Options of a run. ``terminate`` is looked at when the run begins."""
 
-    _defaults = {
-        "log_severity_level": -1,
-        "log_verbosity_level": 0,
-        "logid": "",
-        "only_execute_path_to_fetches": False,
-        "terminate": False,
-    }
-
-    def __init__(self) -> None:
-        super().__init__()
-        object.__setattr__(self, "_entries", {})
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    only_execute_path_to_fetches: bool = False
+    terminate: bool = False
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Notes a setting, which decides nothing."""
-        self._entries[key] = value
+        self._note(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        if key not in self._entries:
-            raise RuntimeError(f"RunOptions does not have configuration with key: {key}")
-        return self._entries[key]
+        return self._setting(key)

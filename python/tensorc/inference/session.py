@@ -9,6 +9,7 @@ from typing import Any
 
 from .._tensorc import Session as _Session
 from ..errors import Fail
+from ..compiled import source_of
 from . import providers as _providers
 from .options import RunOptions, SessionOptions
 from .signature import ModelMetadata, NodeArg
@@ -35,10 +36,10 @@ class InferenceSession:
         if kwargs:
             raise TypeError(f"InferenceSession() got an unexpected keyword argument '{next(iter(kwargs))}'")
         self._options = sess_options if sess_options is not None else SessionOptions()
+        self._options._refuse_files()
         self._providers = _providers.chosen(providers, provider_options)
-        model = bytes(path_or_bytes) if isinstance(path_or_bytes, (bytearray, memoryview)) else path_or_bytes
         self._start = time.time_ns()
-        self._session = _Session(model, max(self._options.intra_op_num_threads, 0))
+        self._session = _Session(source_of(path_or_bytes), max(self._options.intra_op_num_threads, 0))
         # Bound once: a run of a small model takes a microsecond.
         self._run = self._session.run
         signature = self._session.signature
@@ -115,7 +116,9 @@ class InferenceSession:
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         return self._providers
 
-    def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict] | None = None) -> None:
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict] | None = None
+    ) -> None:
         self._providers = _providers.chosen(providers, provider_options)
 
     def enable_fallback(self) -> None:
@@ -128,4 +131,4 @@ class InferenceSession:
         return self._start
 
     def end_profiling(self) -> str:
-        raise NotImplementedError("InferenceSession.end_profiling: the command line profiles, `tensorc run --profile`")
+        raise NotImplementedError("InferenceSession.end_profiling: sessions write no files")

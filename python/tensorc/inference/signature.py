@@ -11,7 +11,7 @@ class NodeArg:
 
     __slots__ = ("name", "shape", "type")
 
-    def __init__(self, name: str, shape: list[int | str | None] | None, type: str) -> None:  # noqa: A002
+    def __init__(self, name: str, shape: list[int | str | None] | None, type: str) -> None:
         self.name = name
         self.shape = shape if shape is not None else []
         self.type = type
@@ -34,8 +34,13 @@ class ModelMetadata:
     )
 
     def __init__(self, stated: dict) -> None:
-        for name in self.__slots__:
-            setattr(self, name, stated.get(name, ""))
+        self.custom_metadata_map: dict[str, str] = stated["custom_metadata_map"]
+        self.description = ""
+        self.domain: str = stated.get("domain", "")
+        self.graph_description = ""
+        self.graph_name: str = stated.get("graph_name", "")
+        self.producer_name: str = stated.get("producer_name", "")
+        self.version: int = stated["version"]
 
     def __repr__(self) -> str:
         return f"ModelMetadata(producer_name={self.producer_name!r}, graph_name={self.graph_name!r}, version={self.version})"

@@ -74,7 +74,9 @@ class OrtValue:
         self._array = array
 
     @staticmethod
-    def ortvalue_from_numpy(numpy_obj: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1) -> OrtValue:
+    def ortvalue_from_numpy(
+        numpy_obj: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
         _on_processor(device_type)
         return OrtValue(np.asarray(numpy_obj))
 
@@ -91,7 +93,11 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_shape_and_type(
-        shape: Sequence[int], element_type: Any = np.float32, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+        shape: Sequence[int],
+        element_type: Any = np.float32,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
     ) -> OrtValue:
         _on_processor(device_type)
         return OrtValue(np.zeros(tuple(shape), element_type))
@@ -199,7 +205,9 @@ class IOBinding:
                 if target.shape != results[position].shape or target.dtype != results[position].dtype:
                     found = f"{results[position].dtype}{list(results[position].shape)}"
                     bound = f"{target.dtype}{list(target.shape)}"
-                    raise errors.InvalidArgument(f"output `{names[position]}` is {found}, it is bound to memory of {bound}")
+                    raise errors.InvalidArgument(
+                        f"output `{names[position]}` is {found}, it is bound to memory of {bound}"
+                    )
                 np.copyto(target, results[position])
                 results[position] = target
         self._results = results
