@@ -1,11 +1,10 @@
 //! Models of which the types of inputs, or small inputs themselves, decide what their branches and loops are: imported for them. Types
 //! may depend on symbols, so that one import is for many shapes.
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tensorc_frontend::onnx::{ImportOptions, ImportedValue, OnnxError, OnnxModel, import};
+use tensorc_frontend::onnx::{ImportOptions, ImportedValue, OnnxError, import};
 use tensorc_ir::diag::Result as TypeResult;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::{DenseType, Extents, TensorData};
@@ -17,6 +16,7 @@ use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::key::ProgramKey;
 use crate::parts::{Import, Parts};
+use crate::source::ModelSource;
 use crate::tensor::Tensor;
 
 /// Most elements of an input whose value a branch may depend on.
@@ -80,7 +80,7 @@ pub(crate) struct Branches {
 /// What is imported, types and values of inputs aside.
 #[derive(Clone)]
 struct ModelFile {
-    path: PathBuf,
+    source: ModelSource,
     /// How many tensors inputs have that are sequences or optional.
     lengths: Vec<(String, usize)>,
     /// Inputs of the file that are constants of the model.
@@ -89,10 +89,10 @@ struct ModelFile {
 
 impl Branches {
     /// If all that keeps a model from being imported is that it is not known which branches are taken.
-    pub fn of(path: &Path, lengths: &[(&str, usize)], error: &OnnxError) -> Option<Branches> {
+    pub fn of(source: &ModelSource, lengths: &[(&str, usize)], error: &OnnxError) -> Option<Branches> {
         error.is_undecided().then(|| {
             let lengths = lengths.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
-            Branches::new(ModelFile { path: path.to_owned(), lengths, fixed: vec![] })
+            Branches::new(ModelFile { source: source.clone(), lengths, fixed: vec![] })
         })
     }
 
@@ -258,12 +258,11 @@ impl ModelFile {
     }
 
     fn import(&self, compiler: &Compiler, options: ImportOptions<'_>) -> Result<Graph, Error> {
-        let fail = |source| Error::Onnx { path: self.path.clone(), source: Box::new(source) };
         let values: Vec<(&str, TensorData)> = self.fixed.iter().map(|(n, data)| (n.as_str(), data.clone())).collect();
         let lengths: Vec<(&str, usize)> = self.lengths.iter().map(|(name, n)| (name.as_str(), *n)).collect();
         let options = ImportOptions { lengths: &lengths, values: &values, ..options };
-        let model = OnnxModel::open_with(&self.path, compiler.read_options()).map_err(fail)?;
-        Ok(import(model, compiler.registry(), &options).map_err(fail)?.graph)
+        let model = self.source.open(compiler)?;
+        Ok(import(model, compiler.registry(), &options).map_err(|error| self.source.error(error))?.graph)
     }
 }
 

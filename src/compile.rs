@@ -62,14 +62,14 @@ pub(crate) fn optimize(
     compiler: &Compiler,
     pipeline: &Pipeline,
     graph: &mut Graph,
-    deadline: Deadline,
+    deadline: Deadline<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     compiler.progress("optimize");
     let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
     cx.threads = compiler.pool().threads();
-    let is_over = || deadline.is_over();
-    cx.limits = PassLimits { nodes: compiler.options().limits.graph_nodes(), interrupt: Interrupt::new(&is_over) };
+    let stop = || deadline.passed();
+    cx.limits = PassLimits { nodes: compiler.options().limits.graph_nodes(), interrupt: Interrupt::new(&stop) };
     pipeline.run(graph, &mut cx)?;
     for Timing { pass, start, time, .. } in cx.timings {
         if let Some(profiler) = compiler.profiler() {
@@ -119,7 +119,7 @@ pub(crate) fn lowered(
     compiler: &Compiler,
     source: Source,
     choices: Choices,
-    deadline: Deadline,
+    deadline: Deadline<'_>,
     report: &mut Report,
 ) -> Result<(Graph, Lowered), Error> {
     let (pipeline, mut graph) = match source {
@@ -131,7 +131,7 @@ pub(crate) fn lowered(
         report.timings.push((step.to_owned(), time));
         Ok(())
     })?;
-    Interrupt::new(&|| deadline.is_over()).check("planning")?;
+    Interrupt::new(&|| deadline.passed()).check("planning")?;
     let on_gpu = compiler.gpu().is_some();
     compiler.options().limits.admit_plan(&lowered.plan, compiler.pool().threads(), on_gpu)?;
     Ok((graph, lowered))
@@ -141,7 +141,7 @@ pub(crate) fn lowered(
 pub(crate) fn link(
     compiler: &Compiler,
     lowered: Lowered,
-    deadline: Deadline,
+    deadline: Deadline<'_>,
     report: &mut Report,
 ) -> Result<Executable, Error> {
     let Lowered { plan, kernels, signatures, constants, externs, .. } = lowered;
@@ -166,14 +166,14 @@ pub(crate) fn link(
 pub(crate) fn generate(
     compiler: &Compiler,
     kernels: &[Kernel],
-    deadline: Deadline,
+    deadline: Deadline<'_>,
     report: &mut Report,
 ) -> Result<Arc<JitModule>, Error> {
     compiler.progress("generate code");
     let code = report.timed(compiler, "codegen", || {
         let (backend, threads) = (compiler.options().backend, compiler.pool().threads());
-        let (is_over, symbol) = (|| deadline.is_over(), &tensorc_kernels::symbol);
-        let interrupt = Interrupt::new(&is_over);
+        let (stop, symbol) = (|| deadline.passed(), &tensorc_kernels::symbol);
+        let interrupt = Interrupt::new(&stop);
         Ok(Arc::new(compile_kernels(kernels, backend, threads, interrupt, compiler.kernels(), symbol)?))
     })?;
     compiler.options().limits.admit_code(code.code_bytes())?;

@@ -14,14 +14,14 @@ use tensorc_passes::parts::Typing;
 use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::SpanGuard;
 use tensorc_runtime::threads::resolve_threads;
-use tensorc_runtime::{Context, Device as Place, DeviceKind, Pool, Profiler, WeightCache};
+use tensorc_runtime::{Context, Device as Place, DeviceKind, Interrupter, Pool, Profiler, WeightCache};
 use tensorc_schedule::Target;
 use tensorc_schedule::target::{Cpu, Gpu, Processor, VendorLibraries};
 
 use crate::code_cache::CodeFolder;
 use crate::error::Error;
 use crate::gpu;
-use crate::limits::Limits;
+use crate::limits::{Deadline, Limits};
 
 /// Category of the phases of compilation in profiles.
 pub(crate) const COMPILE: &str = "compile";
@@ -52,6 +52,8 @@ pub struct Options {
     pub specialize: Specialize,
     /// What models may take; by default as much as they ask for.
     pub limits: Limits,
+    /// Whom compilations and runs ask whether they shall end early; a run on a GPU does not ask.
+    pub interrupter: Option<Interrupter>,
     /// Also reads external data of ONNX models that is reached by symbolic links, wherever they lead, or that has further names
     /// (hard links). For model folders that are trusted, such as caches of downloads.
     pub linked_data: bool,
@@ -210,7 +212,12 @@ impl Compiler {
 
     /// A context whose runs take no longer than they may.
     pub(crate) fn limited(&self, context: Context) -> Context {
-        context.within(self.options().limits.time)
+        context.within(self.options().limits.time).interrupted_by(self.options().interrupter.clone())
+    }
+
+    /// What ends a compilation that begins now.
+    pub(crate) fn deadline(&self) -> Deadline<'_> {
+        Deadline::new(self.options().limits.time, self.options().interrupter.as_ref())
     }
 
     /// A phase of compilation, until the result is dropped.

@@ -8,6 +8,7 @@ use tensorc_ir::flow::Flow;
 use tensorc_ir::graph::{Graph, NodeId};
 use tensorc_ir::interp::run_flow;
 use tensorc_ir::{DenseType, TensorData};
+use tensorc_runtime::Interrupter;
 use tensorc_runtime::plan::RunError;
 
 use crate::compiler::Compiler;
@@ -39,6 +40,9 @@ impl HostFlows {
         run_flow(flow, &operands, &mut |body, inputs| {
             if let Some(limit) = compiler.options().limits.time.filter(|limit| start.elapsed() > *limit) {
                 return Err(RunError::Time { step: graph.node(node).name.to_string(), limit }.into());
+            }
+            if compiler.options().interrupter.as_ref().is_some_and(Interrupter::wants_end) {
+                return Err(RunError::Interrupted { step: graph.node(node).name.to_string() }.into());
             }
             let types: Vec<DenseType> = inputs.iter().map(|data| data.ty.clone()).collect();
             let inputs: Vec<Tensor> = inputs.iter().cloned().map(Tensor).collect();

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use tensorc_abi::Plan;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Graph;
+use tensorc_ir::interrupt::StopReason;
+use tensorc_runtime::Interrupter;
 
 /// Most that a model may take. What is `None` is not bounded.
 ///
@@ -31,11 +33,6 @@ const NODE_BYTES: u64 = 1 << 10;
 const MOST_FLOPS: u64 = 1 << 39;
 
 impl Limits {
-    /// When the time of a compilation that begins now is over.
-    pub(crate) fn deadline(&self) -> Deadline {
-        Deadline(self.time.and_then(|time| Instant::now().checked_add(time)))
-    }
-
     /// Most nodes of a graph: as many as are allowed, and fit into the memory that is allowed.
     pub(crate) fn graph_nodes(&self) -> Option<u64> {
         let fit = self.memory.map(|bytes| bytes / NODE_BYTES);
@@ -70,14 +67,25 @@ impl Limits {
     }
 }
 
-/// A point in time, if there is one.
+/// What ends a compilation early: the clock, or its caller.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline(Option<Instant>);
+pub(crate) struct Deadline<'c> {
+    at: Option<Instant>,
+    interrupter: Option<&'c Interrupter>,
+}
 
-impl Deadline {
-    /// Whether it has passed.
-    pub fn is_over(self) -> bool {
-        self.0.is_some_and(|end| Instant::now() > end)
+impl<'c> Deadline<'c> {
+    /// Of a compilation that begins now and may take so long.
+    pub fn new(time: Option<Duration>, interrupter: Option<&'c Interrupter>) -> Deadline<'c> {
+        Deadline { at: time.and_then(|time| Instant::now().checked_add(time)), interrupter }
+    }
+
+    /// Why the compilation has to end now, if it does.
+    pub fn passed(self) -> Option<StopReason> {
+        if self.at.is_some_and(|at| Instant::now() > at) {
+            return Some(StopReason::Time);
+        }
+        self.interrupter.filter(|interrupter| interrupter.wants_end()).map(|_| StopReason::Caller)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, list_inputs, signature};
 use tensorc_frontend::symbol::Symbol;
@@ -14,6 +15,7 @@ use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::lists::{Lengths, Lists};
 use crate::model::Model;
+use crate::source::ModelSource;
 use crate::symbol::{Inference, inference};
 
 impl Compiler {
@@ -40,6 +42,18 @@ impl Compiler {
         Ok(model)
     }
 
+    /// Loads an ONNX model from memory, with its weights; it has no external data. Messages call it `name`.
+    ///
+    /// # Errors
+    /// As [`Compiler::load`].
+    pub fn load_bytes(&self, name: &str, bytes: impl Into<Bytes>) -> Result<Model, Error> {
+        self.progress(CompilePhase::Import.name());
+        let _span = self.span(CompilePhase::Import.name());
+        let model = self.load_onnx(ModelSource::Memory { name: name.into(), bytes: bytes.into() })?;
+        self.options().limits.admit_graph(model.graph())?;
+        Ok(model)
+    }
+
     fn imported(&self, path: &Path, parameters: Option<&Path>) -> Result<Model, Error> {
         let ends_in = |extension: &str| path.extension().is_some_and(|e| e == extension);
         self.progress(CompilePhase::Import.name());
@@ -53,7 +67,7 @@ impl Compiler {
         }
         match ends_in("tc") {
             true => Ok(Model::new(self.clone(), self.load_text(path)?)),
-            false => self.load_onnx(path),
+            false => self.load_onnx(ModelSource::File(path.to_owned())),
         }
     }
 
@@ -80,34 +94,32 @@ impl Compiler {
         }
     }
 
-    fn load_onnx(&self, path: &Path) -> Result<Model, Error> {
-        let fail = |source| Error::Onnx { path: path.to_owned(), source: Box::new(source) };
-        let model = OnnxModel::open_with(path, self.read_options()).map_err(fail)?;
+    fn load_onnx(&self, source: ModelSource) -> Result<Model, Error> {
+        let model = source.open(self)?;
         let lists = list_inputs(&model);
         if lists.is_empty() {
-            return self.load_onnx_of(path, model, &[]);
+            return self.load_onnx_of(&source, model, &[]);
         }
         let none: Vec<(&str, usize)> = lists.iter().map(|list| (list.name.as_str(), 0)).collect();
-        let (inputs, outputs) = signature(model, self.registry(), &none).map_err(fail)?;
-        let (compiler, file) = (self.clone(), path.to_owned());
+        let (inputs, outputs) = signature(model, self.registry(), &none).map_err(|e| source.error(e))?;
+        let compiler = self.clone();
         let load = move |lengths: &Lengths<'_>| {
-            let fail = |source| Error::Onnx { path: file.clone(), source: Box::new(source) };
-            let model = OnnxModel::open_with(&file, compiler.read_options()).map_err(fail)?;
-            compiler.load_onnx_of(&file, model, lengths)
+            let model = source.open(&compiler)?;
+            compiler.load_onnx_of(&source, model, lengths)
         };
         Ok(Model::new(self.clone(), inputs).with_lists(Lists::new(lists, Box::new(load)), outputs))
     }
 
     /// A model of which it is known how many tensors there are in sequences and optional values.
-    fn load_onnx_of(&self, path: &Path, model: OnnxModel, lengths: &Lengths<'_>) -> Result<Model, Error> {
-        let fail = |source| Error::Onnx { path: path.to_owned(), source: Box::new(source) };
+    fn load_onnx_of(&self, source: &ModelSource, model: OnnxModel, lengths: &Lengths<'_>) -> Result<Model, Error> {
         let options = ImportOptions { lengths, ..ImportOptions::default() };
         match import(model, self.registry(), &options) {
             Ok(imported) => Ok(Model::new(self.clone(), imported.graph)),
             Err(error) => {
-                let Some(branches) = Branches::of(path, lengths, &error) else { return Err(fail(error)) };
-                let model = OnnxModel::open_with(path, self.read_options()).map_err(fail)?;
-                let (inputs, outputs) = signature(model, self.registry(), lengths).map_err(fail)?;
+                let Some(branches) = Branches::of(source, lengths, &error) else { return Err(source.error(error)) };
+                let model = source.open(self)?;
+                let (inputs, outputs) =
+                    signature(model, self.registry(), lengths).map_err(|error| source.error(error))?;
                 Ok(Model::new(self.clone(), inputs).with_branches(branches, outputs))
             }
         }

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::hot_session::{Background, HotSession};
 use crate::key::ProgramKey;
 use crate::lists::Lists;
+use crate::outputs::Output;
 use crate::part_code::{RunCode, copy, owned};
 use crate::parts::Parts;
 use crate::session::Session;
@@ -304,6 +305,25 @@ impl Model {
         let outputs = code.run(&inputs)?;
         session.ran(&self.background, &self.compiler, || types(&inputs));
         Ok(code.outputs().iter().cloned().zip(outputs).collect())
+    }
+
+    /// As [`Model::run`], on borrowed inputs, with the results in the order of [`Model::outputs`], each in memory of its own. Inputs and
+    /// results are copied only if the model has branches or shapes in it depend on values.
+    ///
+    /// # Errors
+    /// As [`Model::run`].
+    pub fn run_on(&self, inputs: &[(&str, TensorRef<'_>)]) -> Result<Vec<Output>, Error> {
+        if self.open.is_some() {
+            let tensors = owned(&inputs.iter().map(|(_, tensor)| *tensor).collect::<Vec<_>>())?;
+            let named: Vec<(&str, Tensor)> = inputs.iter().map(|(name, _)| *name).zip(tensors).collect();
+            return self.run(&named)?.iter().map(|(_, tensor)| Output::try_from(tensor)).collect();
+        }
+        let inputs = self.ordered(inputs)?;
+        let types: Vec<DenseType> = inputs.iter().map(|t| DenseType::new(t.dtype, t.dims)).collect();
+        let session = self.session(&types, &[])?;
+        let outputs = session.code().run_on(&inputs)?;
+        session.ran(&self.background, &self.compiler, || types);
+        Ok(outputs)
     }
 
     /// The code for inputs of these types, kept for the next time, of a model whose graph is known.

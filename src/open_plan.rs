@@ -55,12 +55,12 @@ impl OpenPlan {
     /// # Errors
     /// A cluster has no kernel, a kernel needs a number, or a limit is exceeded.
     pub fn new(compiler: &Compiler, mut template: Template, report: &mut Report) -> Result<OpenPlan, Error> {
-        let deadline = compiler.options().limits.deadline();
+        let deadline = compiler.deadline();
         compiler.progress(LOWER);
         let lowered =
             report.timed(compiler, LOWER, || Ok(lower_template(compiler, &mut template, compiler.choices())?));
         let mut lowered = lowered?;
-        Interrupt::new(&|| deadline.is_over()).check("planning")?;
+        Interrupt::new(&|| deadline.passed()).check("planning")?;
         let code = match compiler.gpu() {
             None => {
                 let code = generate(compiler, &lowered.kernels, deadline, report)?;

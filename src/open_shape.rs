@@ -11,9 +11,9 @@ use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::open_plan::OpenPlan;
 use crate::open_run::OpenRun;
+use crate::outputs::Output;
 use crate::session::{SessionCode, run_on};
 use crate::templates::OpenModel;
-use crate::tensor::Tensor;
 
 /// A plan for many shapes, and one of the shapes for which it holds. The numbers of the plan are found when it is run.
 pub(crate) struct OpenShape {
@@ -74,7 +74,7 @@ impl OpenShape {
     ///
     /// # Errors
     /// An input does not have the type of the shape, or memory is short.
-    pub fn run(&self, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {
+    pub fn run(&self, inputs: &[TensorRef<'_>]) -> Result<Vec<Output>, Error> {
         self.with_context(|context| {
             let executable = context.executable().clone();
             let run =

@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use tensorc_abi::Plan;
+use tensorc_abi::{DType, Plan};
+use tensorc_ir::DenseType;
 use tensorc_runtime::{AlignedBuffer, AllocError, TensorMut};
 
 use crate::error::Error;
@@ -23,6 +24,58 @@ struct FreeBlocks {
     blocks: Vec<AlignedBuffer>,
     /// Most bytes that are kept.
     most: usize,
+}
+
+/// A result in memory of its own, which nobody else reads or writes.
+#[derive(derive_more::Debug)]
+pub struct Output {
+    ty: DenseType,
+    #[debug(skip)]
+    block: OutputBlock,
+}
+
+impl Output {
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    /// Extents, outermost first.
+    pub fn dims(&self) -> &[u64] {
+        &self.ty.dims
+    }
+
+    /// The elements, little-endian and row-major.
+    pub fn bytes(&self) -> &[u8] {
+        self.block.as_ref()
+    }
+
+    /// The elements. Their address stays the same until the output is dropped, wherever that is moved.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.block.as_mut()
+    }
+}
+
+/// Copies the tensor.
+impl TryFrom<&Tensor> for Output {
+    type Error = Error;
+
+    fn try_from(tensor: &Tensor) -> Result<Output, Error> {
+        let bytes = tensor.bytes();
+        let mut data = AlignedBuffer::zeroed(bytes.len() as u64, "outputs")?;
+        data.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+        let ty = tensor.data().ty.clone();
+        Ok(Output { ty, block: OutputBlock { len: bytes.len(), data, home: Weak::new() } })
+    }
+}
+
+impl TryFrom<Output> for Tensor {
+    type Error = Error;
+
+    fn try_from(output: Output) -> Result<Tensor, Error> {
+        let Output { ty, block } = output;
+        Tensor::from_bytes(ty.dtype, &ty.dims, Bytes::from_owner(block))
+    }
 }
 
 /// The memory of a result, some of which may be left over.
@@ -46,7 +99,7 @@ impl OutputMemory {
         &self,
         plan: &Plan,
         run: impl FnOnce(&mut [TensorMut<'_>]) -> Result<(), Error>,
-    ) -> Result<Vec<Tensor>, Error> {
+    ) -> Result<Vec<Output>, Error> {
         let buffers = || plan.outputs.iter().map(|id| plan.buffer(*id));
         let bytes = buffers().fold(0usize, |sum, buffer| sum.saturating_add(buffer.bytes() as usize));
         {
@@ -56,11 +109,11 @@ impl OutputMemory {
         // Shapes in a model decide how much this is.
         let blocks = buffers().map(|buffer| self.block(buffer.bytes()));
         let mut blocks = blocks.collect::<Result<Vec<OutputBlock>, AllocError>>()?;
-        let slices = blocks.iter_mut().map(|block| &mut block.data.as_mut_slice()[..block.len]);
+        let slices = blocks.iter_mut().map(OutputBlock::as_mut);
         let outputs = buffers().zip(slices).map(|(buffer, data)| TensorMut::new(buffer.dtype, &buffer.dims, data));
         run(&mut outputs.collect::<Vec<_>>())?;
-        let owned = blocks.into_iter().map(Bytes::from_owner);
-        buffers().zip(owned).map(|(buffer, data)| Tensor::from_bytes(buffer.dtype, &buffer.dims, data)).collect()
+        let types = buffers().map(|buffer| DenseType::new(buffer.dtype, &buffer.dims));
+        Ok(types.zip(blocks).map(|(ty, block)| Output { ty, block }).collect())
     }
 
     /// A block of so many bytes, whatever they hold.
@@ -94,6 +147,17 @@ impl AsRef<[u8]> for OutputBlock {
     fn as_ref(&self) -> &[u8] {
         &self.data.as_slice()[..self.len]
     }
+}
+
+impl AsMut<[u8]> for OutputBlock {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.data.as_mut_slice()[..self.len]
+    }
+}
+
+/// Results as tensors.
+pub(crate) fn tensors(outputs: Vec<Output>) -> Result<Vec<Tensor>, Error> {
+    outputs.into_iter().map(Tensor::try_from).collect()
 }
 
 impl Drop for OutputBlock {
@@ -131,7 +195,7 @@ mod tests {
             outputs.iter_mut().for_each(|output| output.data.fill(7));
             Ok(())
         };
-        memory.with(&plan(bytes), fill).unwrap()
+        tensors(memory.with(&plan(bytes), fill).unwrap()).unwrap()
     }
 
     fn kept(memory: &OutputMemory) -> Vec<usize> {

@@ -8,7 +8,7 @@ use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::open_run::OpenRun;
 use crate::open_shape::OpenShape;
-use crate::outputs::OutputMemory;
+use crate::outputs::{Output, OutputMemory, tensors};
 use crate::parts::LaterParts;
 use crate::session::{SessionCode, run_on};
 use crate::tensor::Tensor;
@@ -43,9 +43,17 @@ impl PartCode {
     /// An input does not have the type this was compiled for, or memory is short.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let inputs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
+        tensors(self.run_on(&inputs)?)
+    }
+
+    /// As [`PartCode::run`], on borrowed inputs.
+    ///
+    /// # Errors
+    /// As there.
+    fn run_on(&self, inputs: &[TensorRef<'_>]) -> Result<Vec<Output>, Error> {
         match self {
-            PartCode::Own(code) => code.with_memory(|memory| code.run(memory, &inputs)),
-            PartCode::Open(shape) => shape.run(&inputs),
+            PartCode::Own(code) => code.with_memory(|memory| code.run(memory, inputs)),
+            PartCode::Open(shape) => shape.run(inputs),
         }
     }
 
@@ -113,6 +121,17 @@ impl RunCode {
         }
     }
 
+    /// As [`RunCode::run`], on borrowed inputs. Copies inputs and results if there are several parts.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_on(&self, inputs: &[TensorRef<'_>]) -> Result<Vec<Output>, Error> {
+        match &self.later {
+            None => self.first.run_on(inputs),
+            Some(_) => self.run(&owned(inputs)?)?.iter().map(Output::try_from).collect(),
+        }
+    }
+
     /// As [`RunCode::run`], with outputs of the caller's. Copies only if there are several parts.
     ///
     /// # Errors
@@ -145,7 +164,7 @@ impl RunCode {
         let executable = context.executable().clone();
         let compiler = self.first.compiler();
         let run = |outputs: &mut [TensorMut<'_>]| Ok(run_on(compiler, context, Bindings { inputs, states, outputs })?);
-        results.with(executable.plan(), run)
+        tensors(results.with(executable.plan(), run)?)
     }
 
     /// The code of the first part with memory of its own, and the parts that follow. The report is of what compiling took so far.

@@ -37,7 +37,7 @@ impl Program {
 
     /// Adds what compiling takes to a report of what came before.
     pub(crate) fn compile_reporting(compiler: &Compiler, source: Source, mut report: Report) -> Result<Program, Error> {
-        let deadline = compiler.options().limits.deadline();
+        let deadline = compiler.deadline();
         let (_, lowered) = lowered(compiler, source, compiler.choices(), deadline, &mut report)?;
         Program::linked(compiler, lowered, deadline, report)
     }
@@ -47,10 +47,15 @@ impl Program {
     /// # Errors
     /// The plan breaks a rule of the run time, or memory is short.
     pub fn from_lowered(compiler: &Compiler, lowered: Lowered) -> Result<Program, Error> {
-        Program::linked(compiler, lowered, compiler.options().limits.deadline(), Report::default())
+        Program::linked(compiler, lowered, compiler.deadline(), Report::default())
     }
 
-    fn linked(compiler: &Compiler, lowered: Lowered, deadline: Deadline, mut report: Report) -> Result<Program, Error> {
+    fn linked(
+        compiler: &Compiler,
+        lowered: Lowered,
+        deadline: Deadline<'_>,
+        mut report: Report,
+    ) -> Result<Program, Error> {
         let executable = link(compiler, lowered, deadline, &mut report)?;
         Ok(Program::of(compiler, executable, report))
     }

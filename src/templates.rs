@@ -403,7 +403,7 @@ impl<'a> Work<'a> {
 
     /// The next part, for which a template is made as far as symbols go; `None` if passes do not admit it.
     fn optimized(&mut self, template: &mut Template) -> Option<PartShape> {
-        let deadline = self.compiler.options().limits.deadline();
+        let deadline = self.compiler.deadline();
         let shape = self.divided(template)?;
         let pipeline = Pipeline::open(CompilePhase::Plan);
         let done: Result<(), Error> = template.change(|graph| {

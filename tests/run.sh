@@ -13,7 +13,7 @@ trap summary EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-install_groups tools python llvm openmpi mpich cross
+install_groups tools python python311 llvm openmpi mpich cross
 # Nothing is tried twice.
 export TENSORC_INSTALL=0
 
@@ -116,11 +116,28 @@ processors_llvm() {
     tests/cross.sh --backend llvm "${features[@]}"
 }
 
+# The package, installed from a wheel into an environment of its own.
+python_package() {
+    local environment="$target/python-tests"
+    if ! { "$(python_3_11)" -m venv "$environment" &&
+        "$environment/bin/python" -m pip install --quiet --disable-pip-version-check 'maturin>=1.9.4,<2' numpy pytest; }; then
+        echo "skipped: an environment with maturin, numpy and pytest cannot be made"
+        return 0
+    fi
+    rm -rf "$target/wheels"
+    "$environment/bin/maturin" build --release --manifest-path python/Cargo.toml --out "$target/wheels"
+    [ "$(stat -c %s "$target"/wheels/*.whl)" -le $((15 << 20)) ] || { echo "the wheel has more than 15 MiB"; return 1; }
+    "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$target"/wheels/*.whl
+    # Not the sources beside the tests, but what is installed.
+    "$environment/bin/python" -P -m pytest --quiet python/tests
+}
+
 essential "format and lints" lints
 [ ${#features[@]} = 0 ] || essential "lints (optional parts)" lints_optional
 essential "build" build
 part "tests" tests 'tools?' 'python?'
 part "examples" examples
+part "Python package" python_package python311
 part "LLVM back end" llvm llvm
 part "GPU kernels" gpu_kernels 'python?'
 part "GPU bundle" gpu_bundle llvm

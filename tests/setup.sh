@@ -8,6 +8,7 @@
 declare -A packages=(
     [tools]="g++ cmake pkg-config valgrind"
     [python]="python3-pip"
+    [python311]="python3-venv"
     [llvm]="llvm-22-dev libpolly-22-dev zlib1g-dev libzstd-dev libxml2-dev"
     [openmpi]="openmpi-bin libopenmpi-dev libclang-dev"
     [mpich]="mpich libmpich-dev libclang-dev"
@@ -43,6 +44,17 @@ llvm_22() {
     commands llvm-config-22 && installed ${packages[llvm]}
 }
 
+# A Python from 3.11 on that makes environments with pip.
+python_3_11() {
+    local name
+    for name in python3 python3.14 python3.13 python3.12 python3.11; do
+        "$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+        echo "$name"
+        return 0
+    done
+    return 1
+}
+
 # Whether the library that reads C headers is there.
 libclang() {
     [ -z "${LIBCLANG_PATH:-}" ] || return 0
@@ -57,6 +69,7 @@ has() {
     case "$1" in
         tools) commands c++ cmake pkg-config valgrind ;;
         python) python3 -m pip --version >/dev/null 2>&1 ;;
+        python311) python_3_11 >/dev/null ;;
         llvm) llvm_22 ;;
         openmpi) commands ompi_info mpicc mpiexec && libclang ;;
         mpich) commands mpicc.mpich mpiexec.mpich && libclang ;;

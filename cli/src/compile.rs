@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use tensorc::aot::files::{ArtifactFile, identifier, with_extension, write_file};
 use tensorc::aot::gpu::{GpuTarget, find_assembler};
-use tensorc::aot::link::{LinkOutput, Tools, link};
-use tensorc::aot::{AotRequest, Artifact, ExtentRange, bindings, compile};
+use tensorc::aot::link::{LinkOutput, Tools};
+use tensorc::aot::{AotRequest, Artifact, ExtentRange, compile};
 use tensorc::ir::TextModule;
 use tensorc::ir::text::{PrintOptions, print_module};
 use tensorc::runtime::Device as Place;
@@ -145,45 +146,31 @@ fn targets(args: &AheadArgs) -> Result<(Isa, Option<GpuTarget>), Usage> {
 /// Writes what is asked for; the files.
 fn write(args: &AheadArgs, request: &AotRequest, artifact: &Artifact) -> Result<Vec<PathBuf>, CliFailure> {
     let tools = Tools { linker: args.linker.clone(), library: args.runtime_library.clone() };
-    let target = request.target;
-    let write = |extension: &str, bytes: &[u8]| -> Result<PathBuf, CliFailure> {
-        let path = with_extension(&args.out, extension);
-        std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
-        Ok(path)
-    };
-    let mut written = vec![write("h", artifact.header.as_bytes())?, write("json", &artifact.manifest.to_json())?];
-    if let Some(weights) = &artifact.weights {
-        written.push(write("weights", weights)?);
-    }
+    let files: Vec<ArtifactFile> = args.emit.iter().filter_map(|emit| emit.file()).collect();
+    let mut written = artifact.write(request, &args.out, &files, &tools)?;
     for emit in &args.emit {
-        let (extension, product) = match emit {
-            Emit::Header => continue,
-            Emit::Rust => {
-                written.push(write("rs", bindings::write(&artifact.manifest).as_bytes())?);
-                continue;
-            }
-            Emit::Obj => {
-                written.push(write("o", &artifact.object)?);
-                continue;
-            }
-            Emit::Ptx => {
-                written.push(write("ptx", artifact.ptx.as_deref().unwrap_or_default().as_bytes())?);
-                continue;
-            }
-            Emit::Ir | Emit::Kir | Emit::Asm => {
-                let (extension, text) = listing(*emit, artifact, args.compile.backend()?, target)?;
-                written.push(write(extension, text.as_bytes())?);
-                continue;
-            }
-            Emit::StaticLib => ("a", LinkOutput::StaticLibrary),
-            Emit::SharedLib => ("so", LinkOutput::SharedLibrary),
-            Emit::Exe => ("", LinkOutput::Program),
+        let (extension, text) = match emit {
+            Emit::Ptx => ("ptx", artifact.ptx.clone().unwrap_or_default()),
+            Emit::Ir | Emit::Kir | Emit::Asm => listing(*emit, artifact, args.compile.backend()?, request.target)?,
+            _ => continue,
         };
-        let path = with_extension(&args.out, extension);
-        link(product, &request.name, &artifact.object, target, &tools, &path)?;
-        written.push(path);
+        written.push(write_file(with_extension(&args.out, extension), text.as_bytes())?);
     }
     Ok(written)
+}
+
+impl Emit {
+    /// The file that it is, unless it is a text about what was compiled, or always written.
+    fn file(self) -> Option<ArtifactFile> {
+        Some(match self {
+            Emit::Obj => ArtifactFile::Object,
+            Emit::StaticLib => ArtifactFile::Linked(LinkOutput::StaticLibrary),
+            Emit::SharedLib => ArtifactFile::Linked(LinkOutput::SharedLibrary),
+            Emit::Exe => ArtifactFile::Linked(LinkOutput::Program),
+            Emit::Rust => ArtifactFile::RustBindings,
+            Emit::Header | Emit::Ir | Emit::Kir | Emit::Asm | Emit::Ptx => return None,
+        })
+    }
 }
 
 /// A text of what was compiled, and the extension of its file.
@@ -211,30 +198,6 @@ fn listing(
         text.extend(lines.map(|line| format!("// {line}\n")));
     }
     Ok((if emit == Emit::Kir { "kir" } else { "ir" }, text))
-}
-
-/// A name in C from the name of a file.
-fn identifier(path: &Path) -> String {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let name: String = stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    if name.starts_with(|c: char| c.is_ascii_digit()) { format!("m{name}") } else { name }
-}
-
-/// The path with an extension, unless it has it.
-fn with_extension(out: &Path, extension: &str) -> PathBuf {
-    if extension.is_empty() || out.extension().is_some_and(|e| e == extension) {
-        return out.to_owned();
-    }
-    let known = ["o", "a", "so", "h", "rs", "json", "weights", "ir", "kir", "s", "ptx"];
-    let base = if out.extension().is_some_and(|e| known.iter().any(|k| e == *k)) {
-        out.with_extension("")
-    } else {
-        out.to_owned()
-    };
-    let mut name = base.into_os_string();
-    name.push(".");
-    name.push(extension);
-    name.into()
 }
 
 /// `batch=1..8`, `height=32..640/32`.

@@ -9,7 +9,6 @@ mod artifact;
 mod bench;
 mod code;
 mod compile;
-mod drawing;
 mod failure;
 #[cfg(feature = "images")]
 mod im2rec;

@@ -4,31 +4,39 @@ use std::fmt::{self, Display};
 
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 
+/// Why a compilation is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// It takes longer than is allowed.
+    Time,
+    /// Its caller does not want the result any more.
+    Caller,
+}
+
 /// A question to the caller, asked between parts of a compilation. The answer decides whether there is a result, never which.
 #[derive(Clone, Copy, Default)]
-pub struct Interrupt<'a>(Option<&'a (dyn Fn() -> bool + Sync)>);
+pub struct Interrupt<'a>(Option<&'a (dyn Fn() -> Option<StopReason> + Sync)>);
 
 impl<'a> Interrupt<'a> {
     /// The compilation is never stopped.
     pub const NEVER: Interrupt<'static> = Interrupt(None);
 
-    /// The compilation is stopped when `is_over` returns true.
-    pub fn new(is_over: &'a (dyn Fn() -> bool + Sync)) -> Interrupt<'a> {
-        Interrupt(Some(is_over))
+    /// The compilation is stopped when `reason` returns one.
+    pub fn new(reason: &'a (dyn Fn() -> Option<StopReason> + Sync)) -> Interrupt<'a> {
+        Interrupt(Some(reason))
     }
 
     /// Asks the caller; `done` is the part that ended last.
     ///
     /// # Errors
-    /// [`DiagnosticCode::Limit`]: the time is over.
+    /// [`DiagnosticCode::Limit`]: the compilation is stopped.
     pub fn check(self, done: impl Display) -> Result<()> {
-        match self.0 {
-            Some(is_over) if is_over() => {
-                let why = format!("compiling takes longer than is allowed; it was stopped after {done}");
-                Err(Diagnostic::new(DiagnosticCode::Limit, why))
-            }
-            _ => Ok(()),
-        }
+        let why = match self.0.and_then(|reason| reason()) {
+            None => return Ok(()),
+            Some(StopReason::Time) => format!("compiling takes longer than is allowed; it was stopped after {done}"),
+            Some(StopReason::Caller) => format!("compiling was interrupted after {done}"),
+        };
+        Err(Diagnostic::new(DiagnosticCode::Limit, why))
     }
 }
 
@@ -69,9 +77,14 @@ mod tests {
     #[test]
     fn the_caller_stops_the_compiler() {
         assert_eq!(Interrupt::NEVER.check("all"), Ok(()));
-        assert_eq!(Interrupt::new(&|| false).check("all"), Ok(()));
-        let stopped = Interrupt::new(&|| true).check("pass `fuse`").map_err(|d| (d.code, d.message));
+        assert_eq!(Interrupt::new(&|| None).check("all"), Ok(()));
+        let stopped = |reason| {
+            let error = Interrupt::new(&|| Some(reason)).check("pass `fuse`");
+            error.map_err(|d| (d.code, d.message))
+        };
         let expected = "compiling takes longer than is allowed; it was stopped after pass `fuse`";
-        assert_eq!(stopped, Err((DiagnosticCode::Limit, expected.to_owned())));
+        assert_eq!(stopped(StopReason::Time), Err((DiagnosticCode::Limit, expected.to_owned())));
+        let expected = "compiling was interrupted after pass `fuse`";
+        assert_eq!(stopped(StopReason::Caller), Err((DiagnosticCode::Limit, expected.to_owned())));
     }
 }

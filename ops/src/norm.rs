@@ -394,7 +394,8 @@ fn lrn() -> OpDef {
         let size = cx.params.int("size").unwrap_or(1);
         let x = g.operand(0).widened();
         // No channel sees more than all of them.
-        let most = cx.outputs[0].dims.get(1).map_or(0, |channels| channels.saturating_sub(1)) as i64;
+        let dims = &cx.outputs[0].dims;
+        let most = if dims.len() < 2 { 0 } else { (dims.at(1).fixed() - 1).max(0) };
         let seen = ((size - 1) / 2).min(most) + (size / 2).min(most) + 1;
         let windows = g.op("channel_windows", &[x * x], Params::new().with("size", seen));
         let sum = windows.sum(&[1]).reshape(&cx.outputs[0].dims);

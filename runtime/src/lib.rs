@@ -15,6 +15,7 @@ mod driver;
 pub mod engine;
 pub mod gpu;
 pub mod host_tensor;
+mod interrupter;
 pub mod plan;
 mod pool;
 pub mod profiler;
@@ -29,6 +30,7 @@ pub use engine::Engine;
 /// The crate of the element types f16 and bf16.
 pub use half;
 pub use host_tensor::HostTensor;
+pub use interrupter::Interrupter;
 pub use plan::{Bindings, Context, Executable, RunError};
 pub use pool::{Pool, PoolError, TaskPanic};
 pub use profiler::Profiler;

@@ -12,6 +12,7 @@ mod cover;
 mod describe;
 mod division;
 mod elements;
+pub mod files;
 mod flows;
 pub mod gpu;
 mod header;

@@ -132,7 +132,7 @@ fn variant(part: &PartRequest<'_>, extents: &[u64], shared: &Constants) -> Resul
         }
     };
     let choices = compiler.choices_for(Some(request.target));
-    let deadline = compiler.options().limits.deadline();
+    let deadline = compiler.deadline();
     let (mut graph, lowered) = lowered(compiler, source, choices, deadline, &mut report)?;
     let Lowered { plan, kernels, signatures, constants, .. } = lowered;
     verify(&plan).map_err(LoadError::from)?;

@@ -10,7 +10,7 @@ use crate::bounded_pool::BoundedPool;
 use crate::compile::{Report, Source};
 use crate::compiler::Compiler;
 use crate::error::Error;
-use crate::outputs::OutputMemory;
+use crate::outputs::{Output, OutputMemory};
 use crate::program::{Program, most_runs};
 use crate::tensor::Tensor;
 
@@ -142,7 +142,7 @@ impl SessionCode {
     ///
     /// # Errors
     /// An input does not have the type this was compiled for.
-    pub fn run(&self, memory: &mut RunMemory, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {
+    pub fn run(&self, memory: &mut RunMemory, inputs: &[TensorRef<'_>]) -> Result<Vec<Output>, Error> {
         self.results.with(self.plan(), |outputs| self.execute(memory, inputs, outputs))
     }
 

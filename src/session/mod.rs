@@ -16,6 +16,7 @@ use tensorc_runtime::{TensorMut, TensorRef};
 use crate::compile::Report;
 use crate::compiler::Compiler;
 use crate::error::Error;
+use crate::outputs::tensors;
 use crate::part_code::{RunCode, copy, owned};
 use crate::parts::{DividedRun, LaterParts, Parts, RanPart};
 use crate::tensor::Tensor;
@@ -94,7 +95,7 @@ impl Session {
     /// The results of the first part.
     fn first(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
-        self.code.run(&mut self.memory, &refs)
+        tensors(self.code.run(&mut self.memory, &refs)?)
     }
 
     /// As [`Session::run`], of a model in several parts ([`Session::has_parts`]); tells what each was.

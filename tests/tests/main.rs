@@ -19,6 +19,7 @@ mod gpu_arrays;
 mod gpu_open;
 mod groups;
 mod hosted;
+mod interrupts;
 mod kvstore;
 mod libraries;
 mod limits;

@@ -93,6 +93,20 @@ fn a_file_may_be_removed_after_it_is_loaded() {
 }
 
 #[test]
+fn a_model_in_memory_is_that_of_its_file() {
+    let path = file("memory");
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let compiler = Compiler::new(options()).unwrap();
+    let model = compiler.load_bytes("stored", bytes).unwrap();
+    for rows in [1, 40, 2] {
+        run(&model, rows).unwrap();
+    }
+    let error = compiler.load_bytes("cut", vec![8u8, 7, 58, 100]).err().unwrap();
+    assert!(error.to_string().starts_with("cut: not an ONNX model"), "{error}");
+}
+
+#[test]
 fn a_file_that_changes_before_it_is_compiled_is_an_error() {
     type Change = fn(&Path);
     let shorter: Change = |path| std::fs::File::options().write(true).open(path).unwrap().set_len(1000).unwrap();

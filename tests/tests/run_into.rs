@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tensorc::ir::text::parse_module;
 use tensorc::runtime::plan::{PlanEdge, RunError};
 use tensorc::runtime::{TensorMut, TensorRef};
-use tensorc::{Compiler, Error, Model, Options, Specialize, Tensor};
+use tensorc::{Compiler, Error, Model, Options, Output, Specialize, Tensor};
 use tensorc_random::measured;
 
 use crate::support::backend::options;
@@ -42,6 +42,36 @@ fn run_into(model: &Model, n: usize, y: &mut [f32]) -> Result<(), Error> {
 fn run(model: &Model, n: usize) -> Vec<f32> {
     let x = Tensor::from_f32(&[n as u64, 16], &rows(n)).unwrap();
     model.run(&[("x", x)]).unwrap()[0].1.to_f32().unwrap()
+}
+
+#[test]
+fn results_in_memory_of_their_own_are_those_of_a_run() {
+    let model = model(&decoder(2), options());
+    let run_on = |n: usize| {
+        let x = rows(n);
+        model.run_on(&[("x", TensorRef::from_slice(&[n as u64, 16], &x))]).unwrap().remove(0)
+    };
+    let mut kept = run_on(5);
+    let address = kept.bytes().as_ptr();
+    kept.bytes_mut().fill(7);
+    let others: Vec<Output> = [2, 3, 5].map(run_on).into_iter().collect();
+    assert!(kept.bytes().iter().all(|byte| *byte == 7) && kept.bytes().as_ptr() == address, "nobody else writes there");
+    for (n, other) in [2, 3, 5].into_iter().zip(others) {
+        assert_eq!(other.dims(), [n as u64, 16]);
+        assert_eq!(Tensor::try_from(other).unwrap().to_f32().unwrap(), run(&model, n), "{n} rows");
+    }
+    assert!(matches!(model.run_on(&[]), Err(Error::MissingInput { .. })));
+}
+
+#[test]
+fn results_of_shapes_that_depend_on_values_have_memory_of_their_own() {
+    let text = "graph @found(%x: f32[?n]) {\n  %y = nonzero(%x)\n  return %y\n}\n";
+    let model = model(text, options());
+    let mut found = model.run_on(&[("x", TensorRef::from_slice(&[4], &[0f32, 2.0, 0.0, 3.0]))]).unwrap().remove(0);
+    assert_eq!(found.dims(), [1, 2]);
+    found.bytes_mut().reverse();
+    let again = model.run_on(&[("x", TensorRef::from_slice(&[4], &[0f32, 2.0, 0.0, 3.0]))]).unwrap().remove(0);
+    assert_eq!(again.bytes()[0], 1);
 }
 
 plan_counter!(PLANNED, count);

@@ -29,7 +29,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
 ];
 
 /// Crates around the library.
-const JOINING: [&str; 9] = [
+const JOINING: [&str; 10] = [
     "tests",
     "tests/filecheck",
     "tests/gpu",
@@ -39,10 +39,11 @@ const JOINING: [&str; 9] = [
     "tests/simulator",
     "benches",
     "cli",
+    "python",
 ];
 
 /// Files that may hold `unsafe`, by prefix.
-const UNSAFE: [&str; 22] = [
+const UNSAFE: [&str; 25] = [
     "abi/src/image.rs",
     "abi/src/memory.rs",
     "abi/src/memory/",
@@ -56,6 +57,9 @@ const UNSAFE: [&str; 22] = [
     "codegen/tests/",
     "data/src/image/jpeg/simd.rs",
     "kvstore/src/transport/mpi.rs",
+    "python/src/arrays.rs",
+    "python/src/host_memory.rs",
+    "python/src/mxnet/dlpack.rs",
     "src/compile.rs",
     "tests/gpu/src/launch.rs",
     "tests/random/src/meter.rs",

@@ -31,7 +31,7 @@ pub use flow::{Loop, cond, foreach, while_loop};
 pub use keys::Attrs;
 pub use lower::{InputType, Lowering, Random, SymbolGraph};
 pub use node::Symbol;
-pub use operator::operators;
+pub use operator::{OperandSlot, Operator, operators};
 pub use scope::{ScopeGuard, attr_scope, name_scope, prefix_scope};
 pub use text::{AttrText, Expected, ParamProblem};
 pub use variable::{VariableBuilder, variable};

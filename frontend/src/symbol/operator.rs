@@ -25,16 +25,17 @@ pub fn operators() -> Result<&'static Registry, SymbolError> {
 
 /// An entry of the registry, under the name that files know it by.
 #[derive(Clone)]
-pub(super) struct Operator {
+pub struct Operator {
     def: OpRef,
     name: Arc<str>,
 }
 
 /// An operand of one application.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OperandSlot {
+pub struct OperandSlot {
     /// Its formal position.
     pub slot: usize,
+    /// Its name, by which it can be given.
     pub name: String,
     /// Whether a variable is made for it if it is not given.
     pub required: bool,
@@ -57,6 +58,7 @@ impl Operator {
         Operator { def: Arc::new(def), name }
     }
 
+    /// The entry.
     pub fn def(&self) -> &OpDef {
         &self.def
     }
@@ -110,6 +112,9 @@ impl Operator {
 
     /// Reads the parameters from attributes. Keys of the form `__x__` are not meant for the operator.
     /// With `lenient`, an operator without parameters takes no notice of any attribute, as MXNet's.
+    ///
+    /// # Errors
+    /// A parameter is unknown, missing, or no value of its kind.
     pub fn params(&self, attrs: &Attrs, lenient: bool) -> Result<Params, ParamProblem> {
         let specs = || self.def.params.iter().filter(|s| s.name != OpDef::TRAINING);
         let mut params = Params::new();

@@ -1,6 +1,7 @@
 //! The mutable state of one run, and the run itself.
 
 mod nested;
+mod run_end;
 mod there;
 mod threads;
 
@@ -10,6 +11,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use tensorc_abi::image::slot;
@@ -25,8 +27,10 @@ use super::external;
 use super::poison::Deaths;
 use super::trace::{StepTrace, Unwatched, Watch};
 use crate::device::Device;
+use crate::interrupter::Interrupter;
 use crate::pool::{Pool, TaskPanic};
 use crate::profiler::Profiler;
+use run_end::{RunEnd, RunEnds};
 use tensorc_abi::memory::AlignedBuffer;
 use threads::{HurriedThreads, Threads, is_brief, is_instant};
 
@@ -65,8 +69,8 @@ pub struct Context {
     device: Option<DeviceContext>,
     /// The first phase has ended, and nothing ran since.
     halfway: bool,
-    /// Time that a run may take.
-    limit: Option<Duration>,
+    /// What ends a run early.
+    ends: RunEnds,
 }
 
 // SAFETY: the addresses point into memory that the context and its executable own, except those of
@@ -98,7 +102,7 @@ impl Context {
 
     fn with_arena(executable: Arc<Executable>, arena: Arena, base: *mut u8) -> Result<Context, RunError> {
         let (arguments, device) = Context::bound(&executable, &arena, base)?;
-        Ok(Context { executable, arena, arguments, device, halfway: false, limit: None })
+        Ok(Context { executable, arena, arguments, device, halfway: false, ends: RunEnds::default() })
     }
 
     /// The arguments of steps as far as they are known before a run, and what a device has of the context.
@@ -157,8 +161,16 @@ impl Context {
 
     /// Lets runs on the processor take so long at most. It is looked at between the pieces that steps are cut into.
     #[must_use]
-    pub fn within(self, limit: Option<Duration>) -> Context {
-        Context { limit, ..self }
+    pub fn within(mut self, limit: Option<Duration>) -> Context {
+        self.ends.limit = limit;
+        self
+    }
+
+    /// Lets the caller end runs on the processor. It is asked between the pieces that steps are cut into.
+    #[must_use]
+    pub fn interrupted_by(mut self, interrupter: Option<Interrupter>) -> Context {
+        self.ends.interrupter = interrupter;
+        self
     }
 
     /// The executable that it runs.
@@ -299,7 +311,9 @@ impl Context {
             return Ok(times);
         }
         let poison = Poison::begin(executable, &self.arena, &calls);
-        let run = RunView::new(pool, executable, &self.arguments, &self.arena, Unwatched, self.limit);
+        let interrupted = AtomicBool::new(false);
+        let run =
+            RunView::new(pool, executable, &self.arguments, &self.arena, Unwatched, self.ends.begin(&interrupted));
         catching(executable, |current| {
             for (index, prepared) in calls.clone().zip(&executable.prepared[calls.clone()]) {
                 current.set((index, 1));
@@ -390,7 +404,8 @@ impl Context {
         let executable = &*self.executable;
         let poison = Poison::begin(executable, &self.arena, &calls);
         let _share = pool.share();
-        let run = RunView::new(pool, executable, &self.arguments, &self.arena, watch, self.limit);
+        let interrupted = AtomicBool::new(false);
+        let run = RunView::new(pool, executable, &self.arguments, &self.arena, watch, self.ends.begin(&interrupted));
         let mut finals = observer.map(|observer| Finals { left: executable.finals(phase).iter(), observer });
         let parallel = pool.threads() > 1;
         catching(executable, |current| {
@@ -476,6 +491,7 @@ fn catching(
         match stop {
             Stop::Panic(panic) => RunError::Panic { step, panic },
             Stop::Time(limit) => RunError::Time { step, limit },
+            Stop::Interrupted => RunError::Interrupted { step },
             Stop::Extern(ExternError { operator, message }) => RunError::Extern { step, operator, message },
         }
     })
@@ -490,6 +506,8 @@ enum Stop {
     Extern(ExternError),
     /// It takes longer than this.
     Time(Duration),
+    /// The caller wants it to end.
+    Interrupted,
 }
 
 impl std::fmt::Debug for Context {
@@ -504,22 +522,7 @@ struct RunView<'a, W> {
     externs: &'a [ExternFn],
     memory: Memory,
     watch: W,
-    deadline: Option<Deadline>,
-}
-
-/// When a run has to end.
-#[derive(Clone, Copy)]
-struct Deadline {
-    at: Instant,
-    limit: Duration,
-}
-
-impl Deadline {
-    /// # Errors
-    /// It has passed.
-    fn check(self) -> Result<(), Stop> {
-        if Instant::now() > self.at { Err(Stop::Time(self.limit)) } else { Ok(()) }
-    }
+    end: Option<RunEnd<'a>>,
 }
 
 impl<'a, W: Watch> RunView<'a, W> {
@@ -529,14 +532,13 @@ impl<'a, W: Watch> RunView<'a, W> {
         arguments: &[*mut u8],
         arena: &Arena,
         watch: W,
-        limit: Option<Duration>,
+        end: Option<RunEnd<'a>>,
     ) -> RunView<'a, W> {
         let (plan, workers) = (executable.plan(), pool.threads());
         let stride = plan.scratch.iter().map(|scratch| scratch.bytes).max().unwrap_or(0);
         let common = WorkerMemory::common(plan.run_bytes(workers) as usize, stride as usize, workers);
         let memory = Memory { table: arguments.as_ptr(), arena: arena.base(), common };
-        let deadline = limit.and_then(|limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit }));
-        RunView { pool, externs: &executable.externs, memory, watch, deadline }
+        RunView { pool, externs: &executable.externs, memory, watch, end }
     }
 
     /// Executes a step, or steps that do not depend on each other.
@@ -551,11 +553,11 @@ impl<'a, W: Watch> RunView<'a, W> {
             return Ok(unsafe { external::call(function, self.memory.table.wrapping_add(*first_slot)) }?);
         }
         let threads = Threads { pool: self.pool, steps, watch: self.watch };
-        if let Some(deadline) = self.deadline.filter(|_| !is_instant(steps)) {
-            deadline.check()?;
+        if let Some(end) = self.end.filter(|_| !is_instant(steps)) {
+            end.check()?;
             if !steps.iter().all(|step| is_brief(&step.call)) {
                 // SAFETY: as below.
-                return unsafe { exec::run(steps, self.memory, &HurriedThreads { threads, deadline }) };
+                return unsafe { exec::run(steps, self.memory, &HurriedThreads { threads, end }) };
             }
         }
         // SAFETY: the slots of the steps lie inside the argument table. They are bound and checked against the plan, whose

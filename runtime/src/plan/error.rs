@@ -560,6 +560,12 @@ pub enum RunError {
         /// The time that the run may take.
         limit: Duration,
     },
+    /// The caller has ended the run ([`crate::Interrupter`]).
+    #[error("step `{step}`: the run was interrupted")]
+    Interrupted {
+        /// Name of the step during which it ended, or the names of those that ran side by side.
+        step: String,
+    },
     /// An operand holds a value that its operator does not take.
     #[error(transparent)]
     Value(#[from] BrokenRequirement),

@@ -65,7 +65,7 @@ fn cases() -> Vec<Case> {
         Case {
             name: "a branch in a loop",
             graph: nested(),
-            ranges: vec![("n", (2, 9)), ("m", (4, 4)), ("last.0", (2, 200)), ("last.1.0", (0, 16))],
+            ranges: vec![("n", (2, 9)), ("m", (4, 4)), ("last.0", (2, 80)), ("last.1.0", (0, 16))],
             inputs: vec![counted(&[2, 4]), counted(&[3, 4]), mixed(&[9, 4])],
         },
         Case {

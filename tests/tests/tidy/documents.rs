@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::*;
 
 /// Documents outside of `docs/`, which is read whole.
-const FRONT: [&str; 7] = [
+const FRONT: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -14,6 +14,7 @@ const FRONT: [&str; 7] = [
     "benches/gpu/README.md",
     "examples/digits/README.md",
     "filecheck/README.md",
+    "python/README.md",
 ];
 
 /// Documents that stay short, with the most lines they may have.

@@ -5,7 +5,8 @@ use tensorc_exec::{self as exec, Tensors};
 use super::super::executable::Prepared;
 use super::super::flow::FlowProgram;
 use super::super::trace::{Unwatched, Watch};
-use super::{Deadline, RunView, Stop, is_instant};
+use super::run_end::RunEnd;
+use super::{RunView, Stop, is_instant};
 
 impl<W: Watch> RunView<'_, W> {
     /// Executes the nested plans of a step.
@@ -17,8 +18,8 @@ impl<W: Watch> RunView<'_, W> {
             // SAFETY: the verifier proved the working memory of the step to be large enough for every body, and nobody else
             // uses it now.
             let memory = unsafe { body.enter(memory, tensors) };
-            let (externs, deadline) = (&body.externs[..], self.deadline);
-            RunView { pool: self.pool, externs, memory, watch: Unwatched, deadline }.calls(&body.prepared)
+            let (externs, end) = (&body.externs[..], self.end);
+            RunView { pool: self.pool, externs, memory, watch: Unwatched, end }.calls(&body.prepared)
         };
         // SAFETY: the slots of the step are bound, and the verifier compared the sizes of its arguments with the bodies.
         unsafe { flow.call().run(args, memory, &mut body) }
@@ -34,7 +35,7 @@ impl<W: Watch> RunView<'_, W> {
         }
         // Steps look at the clock themselves.
         if calls.iter().all(|call| is_instant(std::slice::from_ref(call))) {
-            self.deadline.map_or(Ok(()), Deadline::check)
+            self.end.map_or(Ok(()), RunEnd::check)
         } else {
             Ok(())
         }

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use tensorc_exec::{self as exec, Work, Workers};
 
-use super::{Deadline, Prepared, Stop, Watch};
+use super::run_end::RunEnd;
+use super::{Prepared, Stop, Watch};
 use crate::pool::{Pool, TaskPanic};
 
 /// The threads of a pool as workers of some steps, whose parts are recorded.
@@ -32,10 +33,10 @@ impl<W: Watch> Workers for Threads<'_, W> {
     }
 }
 
-/// Threads that begin no part of a step when the time of the run is over.
+/// Threads that begin no part of a step when the run has to end.
 pub(super) struct HurriedThreads<'a, W> {
     pub threads: Threads<'a, W>,
-    pub deadline: Deadline,
+    pub end: RunEnd<'a>,
 }
 
 /// Whether the clock is not looked at: reading it takes as long as a short copy.
@@ -69,14 +70,14 @@ impl<W: Watch> Workers for HurriedThreads<'_, W> {
         let grain = grain.max(1);
         let in_time = |worker: usize, range: Range<u64>| {
             let mut start = range.start;
-            while start < range.end && self.deadline.check().is_ok() {
+            while start < range.end && self.end.check().is_ok() {
                 let end = range.end.min(start.saturating_add(grain));
                 piece(worker, start..end);
                 start = end;
             }
         };
         self.threads.each(tasks, grain, &in_time)?;
-        self.deadline.check()
+        self.end.check()
     }
 
     fn chunk(&self, step: usize, part: impl FnOnce()) {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use tensorc::abi::{BufferId, Plan, StorageClass};
+use tensorc_abi::{BufferId, Plan, StorageClass};
 
 const WIDTH: f64 = 1400.0;
 const HEIGHT: f64 = 700.0;
@@ -39,7 +39,7 @@ struct DrawnPart<'p> {
 }
 
 /// The drawing as SVG, for a run by so many workers.
-pub fn svg(plan: &Plan, workers: usize) -> String {
+pub(super) fn svg(plan: &Plan, workers: usize) -> String {
     let (blocks, height) = (blocks(plan, workers), plan.run_bytes(workers));
     let steps = plan.steps.len().max(1);
     let x = |step: usize| LEFT + WIDTH * step as f64 / steps as f64;

@@ -1,0 +1,289 @@
+//! A model and its runs, as `tensorc.InferenceSession` needs them.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bytes::Bytes;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use tensorc::runtime::TensorRef;
+use tensorc::{Compiler, Error, Model, Output, Tensor};
+
+use crate::arrays::BorrowedArray;
+use crate::errors::{self, Class};
+use crate::host_memory::numpy_array;
+use crate::signature::{ModelFile, ModelSignature, StatedExtent, StatedValue};
+use crate::{compilers, element, signals};
+
+/// A model that is loaded, and compiled for the shapes it is run with.
+#[pyclass(frozen, module = "tensorc._tensorc")]
+pub struct Session {
+    file: ModelFile,
+    compiler: Compiler,
+    model: RwLock<Arc<Model>>,
+    signature: Py<ModelSignature>,
+}
+
+/// An array for an input.
+type Feed<'py> = (Bound<'py, PyString>, BorrowedArray);
+
+#[pymethods]
+impl Session {
+    /// Loads a model from a path, or from `bytes` that hold an ONNX model, for runs on so many threads; 0 leaves the number to tensorc.
+    #[new]
+    #[pyo3(signature = (model, threads = 0))]
+    fn new(py: Python<'_>, model: &Bound<'_, PyAny>, threads: usize) -> PyResult<Session> {
+        let file = model_file(model)?;
+        let load = || {
+            let compiler = compilers::compiler(threads)?;
+            let model = file.load(&compiler)?;
+            model.prepare()?;
+            let signature = ModelSignature::of(&file, &model)?;
+            Ok((compiler, model, signature))
+        };
+        let (compiler, model, signature) =
+            signals::interruptible(py, load)?.map_err(|error| errors::raised(py, &error))?;
+        let (model, signature) = (RwLock::new(Arc::new(model)), Py::new(py, signature)?);
+        Ok(Session { file, compiler, model, signature })
+    }
+
+    #[getter]
+    fn signature(&self, py: Python<'_>) -> Py<ModelSignature> {
+        self.signature.clone_ref(py)
+    }
+
+    /// Runs on arrays by name; returns the outputs of the given names, all if there are none, as arrays.
+    #[pyo3(signature = (outputs, feeds))]
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        outputs: Option<&Bound<'py, PyAny>>,
+        feeds: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let signature = self.signature.get();
+        let wanted = outputs.map(|names| wanted(names, &signature.outputs)).transpose()?.unwrap_or_default();
+        let model = self.model();
+        if model.has_lists() || signature.has_lists() {
+            return self.run_lists(py, &model, &wanted, feeds);
+        }
+        let feeds = feeds_of(feeds, &signature.inputs)?;
+        check_feeds(py, &feeds, &signature.inputs)?;
+        let inputs = named(&feeds)?;
+        let results = self.done(py, signals::interruptible(py, || model.run_on(&inputs)))?;
+        arrays(py, results, &wanted)
+    }
+}
+
+impl Session {
+    fn model(&self) -> Arc<Model> {
+        self.model.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The result of work on the model, which may have ended early.
+    fn done<T>(&self, py: Python<'_>, result: PyResult<Result<T, Error>>) -> PyResult<T> {
+        match result {
+            Ok(done) => done.map_err(|error| errors::raised(py, &error)),
+            Err(raised) => {
+                self.load_again();
+                Err(raised)
+            }
+        }
+    }
+
+    /// Forgets what was compiled: a compilation that was interrupted takes the model for one that cannot be compiled for many shapes.
+    fn load_again(&self) {
+        if let Ok(model) = self.file.load(&self.compiler) {
+            *self.model.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(model);
+        }
+    }
+
+    /// Of a model with inputs that are sequences, which are lists of arrays, or optional, which may be `None`.
+    fn run_lists<'py>(
+        &self,
+        py: Python<'py>,
+        model: &Model,
+        wanted: &[usize],
+        feeds: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let signature = self.signature.get();
+        let mut tensors = vec![];
+        for (name, value) in items(feeds)? {
+            let stated = signature.inputs.iter().find(|input| name == *input.name);
+            match stated {
+                Some(input) if input.kind.contains("seq(") && !value.is_none() => {
+                    for (at, element) in value.try_iter()?.enumerate() {
+                        tensors.push((format!("{name}[{at}]"), owned(&element?)?));
+                    }
+                }
+                _ if value.is_none() => {}
+                _ => tensors.push((name.to_string(), owned(&value)?)),
+            }
+        }
+        let inputs: Vec<(&str, Tensor)> =
+            tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
+        let results = self.done(py, signals::interruptible(py, || model.run(&inputs)))?;
+        let all = PyList::empty(py);
+        for output in &signature.outputs {
+            let elements = results.iter().filter(|(name, _)| is_element(name, &output.name));
+            let arrays = elements.map(|(_, tensor)| array_of(py, tensor)).collect::<PyResult<Vec<_>>>()?;
+            match output.kind.contains("seq(") {
+                true => all.append(arrays)?,
+                false => all.append(arrays.into_iter().next())?,
+            }
+        }
+        match wanted {
+            [] => Ok(all),
+            some => PyList::new(py, some.iter().map(|at| all.get_item(*at)).collect::<PyResult<Vec<_>>>()?),
+        }
+    }
+}
+
+/// Whether a result is an output of this name or one of its elements, `name[0]`, `name[1]`, ….
+fn is_element(result: &str, output: &str) -> bool {
+    result.strip_prefix(output).is_some_and(|rest| rest.is_empty() || rest.starts_with('[') && rest.ends_with(']'))
+}
+
+/// The model that an object of Python names or holds.
+///
+/// # Errors
+/// It is neither a path nor bytes.
+pub fn model_file(model: &Bound<'_, PyAny>) -> PyResult<ModelFile> {
+    if let Ok(bytes) = model.cast::<PyBytes>() {
+        return Ok(ModelFile::Memory(Bytes::from_owner(PyBackedBytes::from(bytes.clone()))));
+    }
+    match model.extract::<PathBuf>() {
+        Ok(path) => Ok(ModelFile::Path(path)),
+        Err(_) => Err(PyTypeError::new_err(format!("Unable to load from type '{}'", model.get_type()))),
+    }
+}
+
+/// The positions of outputs.
+fn wanted(names: &Bound<'_, PyAny>, outputs: &[StatedValue]) -> PyResult<Vec<usize>> {
+    if names.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err("names of outputs are a list"));
+    }
+    let one = |name: PyResult<Bound<'_, PyAny>>| {
+        let name = name?;
+        let name = name.cast::<PyString>()?;
+        let found = outputs.iter().position(|output| *name == *output.name);
+        found.ok_or_else(|| Class::InvalidArgument.error(name.py(), &format!("Invalid output name:{name}"), None))
+    };
+    names.try_iter()?.map(one).collect()
+}
+
+/// Names and values of a dictionary, or of another mapping.
+fn items<'py>(feeds: &Bound<'py, PyAny>) -> PyResult<Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>> {
+    if let Ok(feeds) = feeds.cast::<PyDict>() {
+        return feeds.iter().map(|(name, value)| Ok((name.cast_into::<PyString>()?, value))).collect();
+    }
+    let pair = |item: PyResult<Bound<'py, PyAny>>| {
+        let (name, value) = item?.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>()?;
+        Ok((name.cast_into::<PyString>()?, value))
+    };
+    feeds.call_method0("items")?.try_iter()?.map(pair).collect()
+}
+
+fn feeds_of<'py>(feeds: &Bound<'py, PyAny>, inputs: &[StatedValue]) -> PyResult<Vec<Feed<'py>>> {
+    let items = items(feeds)?;
+    let given = |input: &&StatedValue| !items.iter().any(|(name, value)| *name == *input.name && !value.is_none());
+    let missing: Vec<&str> = inputs.iter().filter(given).map(|input| input.name.as_str()).collect();
+    if !missing.is_empty() {
+        let names: Vec<String> = items.iter().map(|(name, _)| format!("'{name}'")).collect();
+        let missing: Vec<String> = missing.iter().map(|name| format!("'{name}'")).collect();
+        return Err(PyValueError::new_err(format!(
+            "Required inputs ([{}]) are missing from input feed ([{}]).",
+            missing.join(", "),
+            names.join(", ")
+        )));
+    }
+    let one = |(name, value): (Bound<'py, PyString>, Bound<'py, PyAny>)| match array_for(&name, &value, inputs) {
+        Ok(array) => Ok((name, array)),
+        Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => {
+            let expected = inputs.iter().find(|input| name == *input.name).map_or("", |input| &input.kind);
+            let message = error.value(value.py());
+            let message = format!("Unexpected input data type. Input `{name}`: {message} , expected: ({expected})");
+            Err(Class::InvalidArgument.error(value.py(), &message, None))
+        }
+        Err(error) => Err(error),
+    };
+    items.into_iter().map(one).collect()
+}
+
+/// The elements of an array, or of lists of numbers, which become numbers of the type that the model states.
+fn array_for(name: &Bound<'_, PyString>, value: &Bound<'_, PyAny>, inputs: &[StatedValue]) -> PyResult<BorrowedArray> {
+    let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
+    let stated = inputs.iter().find(|input| is_list && *name == *input.name).and_then(|input| input.dtype);
+    match stated {
+        Some(dtype) => {
+            let py = value.py();
+            let numbers = py.import("numpy")?.call_method1("asarray", (value, element::numpy_dtype(py, dtype)?))?;
+            BorrowedArray::of(&numbers)
+        }
+        None => BorrowedArray::of(value),
+    }
+}
+
+/// Whether arrays have the types and shapes that the model states.
+fn check_feeds(py: Python<'_>, feeds: &[Feed<'_>], inputs: &[StatedValue]) -> PyResult<()> {
+    let invalid = |message: String| Err(Class::InvalidArgument.error(py, &message, None));
+    for (name, array) in feeds {
+        let Some(stated) = inputs.iter().find(|input| *name == *input.name) else {
+            return invalid(format!("Invalid input name: {name}"));
+        };
+        if stated.dtype.is_some_and(|dtype| dtype != array.dtype()) {
+            let actual = element::onnx_name(array.dtype());
+            let (expected, name) = (&stated.kind, &stated.name);
+            return invalid(format!(
+                "Unexpected input data type. Actual: ({actual}) , expected: ({expected}) for input: {name}"
+            ));
+        }
+        if let Some(problem) = stated.shape.as_ref().and_then(|shape| misfit(name, array.dims(), shape)) {
+            return invalid(format!("{problem} Please fix either the inputs/outputs or the model."));
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with the shape of an array for an input.
+fn misfit(name: &Bound<'_, PyString>, dims: &[u64], stated: &[StatedExtent]) -> Option<String> {
+    if dims.len() != stated.len() {
+        let (found, expected) = (dims.len(), stated.len());
+        return Some(format!("Invalid rank for input: {name} Got: {found} Expected: {expected}"));
+    }
+    let differs = |(at, (found, expected)): (usize, (&u64, &StatedExtent))| match expected {
+        StatedExtent::Number(expected) if *found != *expected as u64 => {
+            Some(format!(" index: {at} Got: {found} Expected: {expected}\n"))
+        }
+        _ => None,
+    };
+    let wrong: String = dims.iter().zip(stated).enumerate().filter_map(differs).collect();
+    let begin = || format!("Got invalid dimensions for input: {name} for the following indices\n");
+    (!wrong.is_empty()).then(|| begin() + &wrong)
+}
+
+fn named<'f>(feeds: &'f [Feed<'_>]) -> PyResult<Vec<(&'f str, TensorRef<'f>)>> {
+    feeds.iter().map(|(name, array)| Ok((name.to_str()?, array.tensor()))).collect()
+}
+
+/// Results as arrays: those at some positions, or all.
+fn arrays<'py>(py: Python<'py>, results: Vec<Output>, wanted: &[usize]) -> PyResult<Bound<'py, PyList>> {
+    let all = results.into_iter().map(|output| numpy_array(py, output)).collect::<PyResult<Vec<_>>>()?;
+    match wanted {
+        [] => PyList::new(py, all),
+        some => PyList::new(py, some.iter().filter_map(|at| all.get(*at))),
+    }
+}
+
+/// A copy of an array.
+fn owned(array: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let borrowed = BorrowedArray::of(array)?;
+    let TensorRef { dtype, dims, data } = borrowed.tensor();
+    Tensor::from_bytes(dtype, dims, data.to_vec()).map_err(|error| errors::raised(array.py(), &error))
+}
+
+/// A copy of a tensor.
+fn array_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    numpy_array(py, Output::try_from(tensor).map_err(|error| errors::raised(py, &error))?)
+}

@@ -1,0 +1,105 @@
+"""Arrays with MXNet's interface, computed in the background.
+
+Every operator of the registry is a function of this module under its names in MXNet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import distributions, operators
+from ..operators import NAMESPACES, Namespace
+from .array import NDArray, invoke
+from .create import (
+    arange,
+    array,
+    empty,
+    from_dlpack,
+    from_numpy,
+    full,
+    load,
+    ones,
+    save,
+    waitall,
+    zeros,
+)
+from .elementwise import (
+    add,
+    divide,
+    equal,
+    greater,
+    greater_equal,
+    lesser,
+    lesser_equal,
+    maximum,
+    minimum,
+    modulo,
+    multiply,
+    not_equal,
+    power,
+    subtract,
+)
+
+
+def _made(name: str) -> Any:
+    if operators.parameters(name) is None:
+        return None
+
+    def function(*args: Any, out: Any = None, name: str | None = None, ctx: Any = None, **kwargs: Any) -> Any:
+        return invoke(operator, args, kwargs, out, ctx)
+
+    operator = name
+    return operators.documented(function, name)
+
+
+def _random(operator: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    return invoke(operator, args, kwargs, kwargs.pop("out", None), kwargs.pop("ctx", None))
+
+
+def _namespace(name: str) -> Namespace:
+    extra = distributions.functions(_random, lambda value: isinstance(value, NDArray)) if name == "random" else None
+    return Namespace(NAMESPACES[name], _made, extra)
+
+
+def __getattr__(name: str) -> Any:
+    found = _namespace(name) if name in NAMESPACES else None
+    if found is None and not name.startswith("__"):
+        found = _made(name)
+    if found is None:
+        raise AttributeError(f"there is no operator `{name}`")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *operators.names(), *NAMESPACES})
+
+
+__all__ = [
+    "NDArray",
+    "add",
+    "arange",
+    "array",
+    "divide",
+    "empty",
+    "equal",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "greater",
+    "greater_equal",
+    "lesser",
+    "lesser_equal",
+    "load",
+    "maximum",
+    "minimum",
+    "modulo",
+    "multiply",
+    "not_equal",
+    "ones",
+    "power",
+    "save",
+    "subtract",
+    "waitall",
+    "zeros",
+]
