@@ -41,11 +41,9 @@ impl Dim {
     /// The extent as a number, if it is known ([`Extent::fixed`]).
     #[track_caller]
     pub fn as_const(self) -> Option<u64> {
-        // No closure: the trace names the caller.
-        match self.as_extent() {
-            Some(n) => Some(n.fixed() as u64),
-            None => None,
-        }
+        // A closure would stand for the caller in the trace.
+        let extent = self.as_extent()?;
+        Some(extent.fixed() as u64)
     }
 }
 
