@@ -119,6 +119,7 @@ fn sigmoids() -> Vec<OpDef> {
         .ulp(2.0),
         swish("swish", 1.0).onnx("Swish", 24).mxnet("_npx_silu"),
         swish("quick_gelu", 1.702).contrib("QuickGelu"),
+        swiglu(),
         elementwise("softsign", "x / (1 + |x|).", FLOATS, &["data"], |_, a| &a[0] / (a[0].abs() + 1.0))
             .onnx("Softsign", 1)
             .mxnet("softsign")
@@ -132,6 +133,18 @@ fn swish(name: &'static str, alpha: f64) -> OpDef {
     })
     .param("alpha", alpha, "inner scale")
     .ulp(6.0)
+}
+
+fn swiglu() -> OpDef {
+    let gated = elementwise(
+        "swiglu",
+        "a / (1 + e^(-alpha·a)) · b, of operands of one shape.",
+        FLOATS,
+        &["a", "b"],
+        |cx, a| &a[0] * sigmoid(&(&a[0] * float_param(cx, "alpha"))) * &a[1],
+    );
+    let alike = OpDef { infer: shape_rule(|cx| agree_shapes(cx, &[0, 1], &[0])), ..gated };
+    alike.param("alpha", 1.0, "inner scale").onnx("SwiGLU", 28).ulp(8.0)
 }
 
 fn smooth() -> Vec<OpDef> {

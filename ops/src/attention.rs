@@ -63,34 +63,44 @@ fn padded_mask(mask: Tensor<'_>, keys: Extent) -> Result<Tensor<'_>> {
     Ok(mask.view(vars(dims.len()), Some(fill), &dims))
 }
 
-/// The mask of the scores: an operand, the number of valid keys, causality.
+/// The mask of the scores: an operand, the number of valid keys, and which keys around its position a query sees. That is its number
+/// behind the cached keys, or among the valid keys, of which the queries are the last.
 struct Mask<'g> {
     /// [.., queries, keys], a bool or what is added to scores.
     operand: Option<Tensor<'g>>,
     /// The number of valid keys, [batch, 1, 1, 1].
     valid: Option<Tensor<'g>>,
-    causal: bool,
-    /// Length of the key cache.
-    past: Extent,
+    /// How many keys before and behind its own position a query sees, if not all.
+    window: [Option<i64>; 2],
+    /// Length of the key cache; of queries, if they are the last of the valid keys.
+    length: Extent,
 }
 
 impl<'g> Mask<'g> {
-    fn new(g: GraphScope<'g>, cx: &NodeCtx<'_>, [batch, keys]: [Extent; 2], past: Extent) -> Result<Mask<'g>> {
+    fn new(g: GraphScope<'g>, cx: &NodeCtx<'_>, scores: &DenseType, past: Extent) -> Result<Mask<'g>> {
+        let [batch, queries, keys] = [0, 2, 3].map(|axis| scores.dims.at(axis));
         let operand = g.maybe(3).map(|mask| padded_mask(mask, keys)).transpose()?;
         let one = Extent::ONE;
         let valid = g.maybe(6).map(|valid| valid.reshape(Extents::of([batch, one, one, one])));
-        Ok(Mask { operand, valid, causal: cx.params.flag("is_causal"), past })
+        let bound = |name: &str| cx.params.int(name).filter(|n| *n >= 0);
+        let behind = if cx.params.flag("is_causal") { Some(0) } else { bound("right_window_size") };
+        let length = if valid.is_some() { queries } else { past };
+        Ok(Mask { operand, valid, window: [bound("left_window_size"), behind], length })
+    }
+
+    fn has_window(&self) -> bool {
+        self.window.iter().any(Option::is_some)
     }
 
     /// Scores, -∞ where a key is hidden.
     fn applied(&self, scores: Tensor<'g>) -> Tensor<'g> {
-        if self.operand.is_none() && self.valid.is_none() && !self.causal {
+        if self.operand.is_none() && self.valid.is_none() && !self.has_window() {
             return scores;
         }
         // A length that depends on symbols is an operand.
-        let past = self.past.known().map_or_else(|| Some(scores.graph().extents(&Extents::of([self.past]))), |_| None);
-        let past = past.filter(|_| self.causal).map(|past| past.reshape([]));
-        let others: Vec<_> = self.operand.into_iter().chain(self.valid).chain(past).collect();
+        let is_open = self.has_window() && self.length.known().is_none();
+        let length = is_open.then(|| scores.graph().extents(&Extents::of([self.length])).reshape([]));
+        let others: Vec<_> = self.operand.into_iter().chain(self.valid).chain(length).collect();
         scores.map_with(&others, |s, a| {
             let mut y = a[0].clone();
             let never = y.lit(f64::NEG_INFINITY);
@@ -99,29 +109,41 @@ impl<'g> Mask<'g> {
             if let Some(m) = self.operand.and_then(|_| rest.next()) {
                 y = if m.dtype() == DType::Bool { hide(&y, m) } else { y + m.cast(a[0].dtype()) };
             }
-            if let Some(n) = self.valid.and_then(|_| rest.next()) {
-                y = hide(&y, &s.coord(3).lt(&n.cast(DType::I64)));
+            let valid = self.valid.and_then(|_| rest.next()).map(|n| n.cast(DType::I64));
+            if let Some(n) = &valid {
+                y = hide(&y, &s.coord(3).lt(n));
             }
-            if self.causal {
-                let known = || s.number(DType::I64, self.past.known().unwrap_or(0) as f64);
-                let last = s.coord(2) + past.and_then(|_| rest.next()).cloned().unwrap_or_else(known);
-                y = hide(&y, &s.coord(3).le(&last));
+            if !self.has_window() {
+                return y;
+            }
+            let int = |n: i64| s.number(DType::I64, n as f64);
+            let known = || int(self.length.known().unwrap_or(0));
+            let length = length.and_then(|_| rest.next()).cloned().unwrap_or_else(known);
+            let own = s.coord(2) + valid.map_or_else(|| length.clone(), |n| n - &length);
+            let [before, behind] = self.window;
+            if let Some(n) = behind {
+                y = hide(&y, &s.coord(3).le(&if n == 0 { own.clone() } else { &own + int(n) }));
+            }
+            if let Some(n) = before {
+                y = hide(&y, &s.coord(3).ge(&(own - int(n))));
             }
             y
         })
     }
 
     /// The row maximum of the mask, added to scores of 0: -∞ where all keys of a query are masked. `None` if that cannot
-    /// be. An axis along which the mask is constant has extent 1.
-    fn peaks(&self, scores: &DenseType) -> Result<Option<Tensor<'g>>> {
-        let Some(g) = self.operand.or(self.valid).map(Tensor::graph) else { return Ok(None) };
+    /// be: without other masks, a query sees its own position or those before. An axis along which the mask is constant has extent 1.
+    fn peaks(&self, g: GraphScope<'g>, scores: &DenseType) -> Result<Option<Tensor<'g>>> {
+        if self.operand.is_none() && self.valid.is_none() && self.window[0].is_none() {
+            return Ok(None);
+        }
         let mut dims = vec![Extent::ONE; 4];
         if let Some(mask) = self.operand {
             let own = mask.dims()?;
             let lead = 4 - own.len().min(4);
             dims.splice(lead.., own.all());
         }
-        let varies = [(0, self.valid.is_some()), (2, self.causal), (3, true)];
+        let varies = [(0, self.valid.is_some()), (2, self.has_window()), (3, true)];
         varies.iter().filter(|(_, varies)| *varies).for_each(|(axis, _)| dims[*axis] = scores.dims.at(*axis));
         let dims = dims.into_iter().collect::<Extents>();
         let zeros = g.filled(&DenseType { dtype: scores.dtype, dims }, 0.0);
@@ -190,8 +212,8 @@ fn attention_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<
         _ => raw,
     };
     let scores = capped.ty()?;
-    let mask = Mask::new(g, cx, [scores.dims.at(0), scores.dims.at(3)], past)?;
-    let (biased, peaks) = (mask.applied(capped), mask.peaks(&scores)?);
+    let mask = Mask::new(g, cx, &scores, past)?;
+    let (biased, peaks) = (mask.applied(capped), mask.peaks(g, &scores)?);
     let precise = biased.convert(cx.params.dtype("softmax_precision").unwrap_or(ty.dtype));
     let p = g.op("softmax", &[precise], Params::new().with("axis", -1)).convert(ty.dtype);
     let y = weighted(&h, p, v, peaks)?;
@@ -326,6 +348,8 @@ fn attention() -> OpDef {
         .optional("past_value", TypeRule::OneOf(FLOATS))
         .optional("nonpad_kv_seqlen", TypeRule::OneOf(INDICES))
         .param("is_causal", false, "Queries see no later keys.")
+        .param("left_window_size", -1, "How many earlier keys a query sees; -1: all.")
+        .param("right_window_size", -1, "How many later keys a query sees; -1: all.")
         .maybe("q_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
         .maybe("kv_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
         .param("qk_matmul_output_mode", 0, "Which scores the last result shows: raw, capped, masked, normalised.")

@@ -2,8 +2,6 @@
 
 use crate::prelude::*;
 
-const UNSIGNED: &[DType] = &[DType::U8, DType::U16, DType::U32, DType::U64];
-
 pub fn ops() -> Vec<OpDef> {
     vec![
         elementwise("and", "a ∧ b.", BOOLS, &["a", "b"], |_, a| &a[0] & &a[1]).onnx("And", 7),
@@ -24,16 +22,27 @@ pub fn ops() -> Vec<OpDef> {
 fn bit_shift() -> OpDef {
     let body = scalar(|_, cx, args| {
         let [Some(x), Some(n)] = args else { return Err(OpError::from("two operands expected")) };
+        // Of signed numbers, what lies outside of the width is what is left of the sign.
+        let bits = x.dtype().size() as f64 * 8.0;
+        let within = |shifted: Ex, beyond: Ex| match x.dtype().is_signed_int() {
+            true => (n.ge(&n.lit(0.0)) & n.lt(&n.lit(bits))).select(&shifted, &beyond),
+            false => shifted,
+        };
         match cx.params.str("direction") {
-            Some("LEFT") => Ok(x.shl(n)),
-            Some("RIGHT") => Ok(x.shr(n)),
+            Some("LEFT") => Ok(within(x.shl(n), x.lit(0.0))),
+            Some("RIGHT") => Ok(within(x.shr(n), x.shr(&x.lit(bits - 1.0)))),
             other => Err(OpError(format!("direction `{}` is neither LEFT nor RIGHT", other.unwrap_or_default()))),
         }
     });
-    define("bit_shift", "x · 2ⁿ or ⌊x / 2ⁿ⌋; 0 from the width on.", body, Infer::Derived)
-        .groups(&["x", "n"], UNSIGNED)
-        .required("direction", ParamKind::Str, "LEFT or RIGHT")
-        .onnx("BitShift", 11)
+    define(
+        "bit_shift",
+        "x · 2ⁿ or ⌊x / 2ⁿ⌋; from the width on, and for negative n, what is left of the sign.",
+        body,
+        Infer::Derived,
+    )
+    .groups(&["x", "n"], INTS)
+    .required("direction", ParamKind::Str, "LEFT or RIGHT")
+    .onnx("BitShift", 11)
 }
 
 fn bit_cast() -> OpDef {

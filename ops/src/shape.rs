@@ -332,7 +332,12 @@ fn space_to_depth() -> OpDef {
         let s = cx.params.int("blocksize").unwrap_or(1) as u64;
         let ([n, c], [h, w]) = ([0, 1].map(|axis| d.at(axis)), [2, 3].map(|axis| d.at(axis).div_floor(s)));
         let split = Extents::of([n, c, h, s.into(), w, s.into()]);
-        let blocks = g.operand(0).reshape(split).permute(&[0, 3, 5, 1, 2, 4]);
+        let order = match cx.params.str("mode") {
+            Some("CRD") => [0, 1, 3, 5, 2, 4],
+            Some("DCR") | None => [0, 3, 5, 1, 2, 4],
+            Some(other) => return Err(g.fail(format!("parameter `mode`: unknown mode `{other}`"))),
+        };
+        let blocks = g.operand(0).reshape(split).permute(&order);
         Ok(blocks.reshape(Extents::of([n, c * (s * s), h, w])))
     });
     let infer = shape_rule(|cx| {
@@ -349,5 +354,6 @@ fn space_to_depth() -> OpDef {
     define("space_to_depth", "Moves spatial blocks of [n, c, h, w] into channels.", compute, infer)
         .operand("input", &[])
         .required("blocksize", ParamKind::Int, "Side of a block.")
+        .param("mode", "DCR", "Order within the channels: DCR or CRD.")
         .onnx("SpaceToDepth", 1)
 }

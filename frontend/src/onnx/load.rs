@@ -17,10 +17,10 @@ use crate::read;
 
 /// The IR versions that are read. Version 3 is the first with operator set imports.
 const OLDEST_IR_VERSION: i64 = 3;
-const NEWEST_IR_VERSION: i64 = 13;
+const NEWEST_IR_VERSION: i64 = 14;
 
 /// The newest version of the operator set `ai.onnx` that is read.
-pub(crate) const NEWEST_OPSET: i64 = 27;
+pub(crate) const NEWEST_OPSET: i64 = 28;
 
 /// The versions of operator sets that are read: the oldest and the newest.
 const OPSETS: [(&str, i64, i64); 3] =
