@@ -144,8 +144,8 @@ impl Flow {
 /// The rules of a loop that the host runs.
 fn hosted(repeat: &Loop, body: &Graph) -> Result<(), String> {
     let ends = repeat.conditional || !repeat.scanned.is_empty();
-    if repeat.trips.is_some() || !ends || repeat.stacked.contains(&true) {
-        return Err("the host takes a loop's length from its rows or its condition, and stacks rows forward".into());
+    if repeat.trips.is_some() || !ends {
+        return Err("the host takes a loop's length from its rows or its condition".into());
     }
     let fits = body.inputs().len() >= repeat.own_inputs() && body.outputs().len() == repeat.outputs() + repeat.carried;
     match fits && body.updates().is_empty() {

@@ -136,15 +136,16 @@ fn swish(name: &'static str, alpha: f64) -> OpDef {
 }
 
 fn swiglu() -> OpDef {
-    let gated = elementwise(
-        "swiglu",
-        "a / (1 + e^(-alpha·a)) · b, of operands of one shape.",
-        FLOATS,
-        &["a", "b"],
-        |cx, a| &a[0] * sigmoid(&(&a[0] * float_param(cx, "alpha"))) * &a[1],
-    );
-    let alike = OpDef { infer: shape_rule(|cx| agree_shapes(cx, &[0, 1], &[0])), ..gated };
-    alike.param("alpha", 1.0, "inner scale").onnx("SwiGLU", 28).ulp(8.0)
+    let compute = formula(|g, cx| {
+        let alpha = Params::new().with("alpha", cx.params.float("alpha").unwrap_or(1.0));
+        Ok(g.op("swish", &[g.operand(0)], alpha) * g.operand(1))
+    });
+    let infer = shape_rule(|cx| agree_shapes(cx, &[0, 1], &[0]));
+    define("swiglu", "a / (1 + e^(-alpha·a)) · b, of operands of one shape.", compute, infer)
+        .groups(&["a", "b"], FLOATS)
+        .param("alpha", 1.0, "inner scale")
+        .onnx("SwiGLU", 28)
+        .ulp(8.0)
 }
 
 fn smooth() -> Vec<OpDef> {

@@ -378,7 +378,7 @@ fn channel_windows() -> OpDef {
         Ok(Prim::View(View { map: map.collect(), fill: Some(Scalar::zero(x.dtype)) }.into()))
     });
     let infer = shape_rule(|cx: &mut InferCtx<'_>| {
-        let Some(mut dims) = cx.input_dims(0) else { return Ok(()) };
+        let Some(mut dims) = cx.open_dims(0) else { return Ok(()) };
         reject_if(dims.len() < 2, || "the operand needs a channel axis")?;
         dims.insert(1, Dim::Const(cx.params.int("size").unwrap_or(1).max(1) as u64));
         cx.set_output_dims(0, dims)

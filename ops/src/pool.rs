@@ -265,15 +265,13 @@ pub(crate) fn window_counts<'g>(
     let rank = window.kernel.len();
     let of = |axis: usize| {
         let [n, count] = [x, out].map(|dims| dims.at(2 + axis));
-        let numbers = match (n.known(), count.known()) {
-            (Some(n), Some(count)) => {
-                let list = counted(window, axis, n as u64, count as u64, include_pad).or_fail(&g)?;
-                let number = |j: u64| Scalar::from_f64(wide, list[j as usize] as f64);
-                g.constant(TensorData::from_fn(DenseType::new(wide, [count as u64]), number))
-            }
-            _ => open_counts(g, window, axis, [n, count], wide, include_pad),
+        let dims: Extents = [count].into_iter().chain(vec![Extent::ONE; rank - 1 - axis]).collect();
+        let (Some(n), Some(known)) = (n.known(), count.known()) else {
+            return Ok(open_counts(g, window, axis, [n, count], wide, include_pad).reshape(dims));
         };
-        Ok(numbers.reshape([count].into_iter().chain(vec![Extent::ONE; rank - 1 - axis]).collect::<Extents>()))
+        let list = counted(window, axis, n as u64, known as u64, include_pad).or_fail(&g)?;
+        let number = |j: u64| Scalar::from_f64(wide, list[j as usize] as f64);
+        Ok(g.constant(TensorData::from_fn(DenseType { dtype: wide, dims }, number)))
     };
     (0..rank).map(of).collect()
 }

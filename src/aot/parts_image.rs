@@ -236,14 +236,19 @@ impl Values<'_> {
             record[hosted::IS_LOOP] = 1;
             record[hosted::CONDITIONAL] = repeat.conditional.into();
             record[hosted::CARRIED] = repeat.carried as u64;
-            let directions: Vec<u64> = repeat.scanned.iter().map(|backwards| u64::from(*backwards)).collect();
+            let [directions, stacked] = [&repeat.scanned, &repeat.stacked]
+                .map(|all| all.iter().map(|backwards| u64::from(*backwards)).collect::<Vec<u64>>());
             let made: Vec<u64> = flow.made.iter().map(|most| self.room(most)).collect();
             let carried = &flow.made[repeat.outputs()..];
             let held: Vec<u64> = carried.iter().map(|most| self.room(most)).collect();
             let rows = &self.graph.flow(node).map(|flow| empty_rows(&flow.bodies[0], repeat)).unwrap_or_default();
-            for (at, list) in
-                [(hosted::SCANNED, &directions), (hosted::MADE, &made), (hosted::HELD, &held), (hosted::NO_ROWS, rows)]
-            {
+            for (at, list) in [
+                (hosted::SCANNED, &directions),
+                (hosted::MADE, &made),
+                (hosted::HELD, &held),
+                (hosted::NO_ROWS, rows),
+                (hosted::STACKED, &stacked),
+            ] {
                 record[at..at + 2].copy_from_slice(&[list.len() as u64, w.put(list)]);
             }
         }

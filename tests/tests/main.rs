@@ -31,6 +31,7 @@ mod model_files;
 mod models;
 mod mxnet_ops;
 mod ndarray;
+mod newest;
 mod onnx;
 mod open_flow;
 mod open_operators;

@@ -141,6 +141,8 @@ pub mod hosted {
     pub const HELD: usize = 9;
     /// The extents that rows have of which there are none, one row after the other: how many there are, and their offset.
     pub const NO_ROWS: usize = 11;
+    /// How many values a loop stacks, and the offset of a word for each: 1 if from the last row to the first.
+    pub const STACKED: usize = 13;
     /// Words of the record.
-    pub const WORDS: usize = 13;
+    pub const WORDS: usize = 15;
 }

@@ -176,11 +176,11 @@ fn versions_are_checked() {
     let m = small_model();
     assert_eq!(
         decode(ModelProto { ir_version: Some(99), ..m.clone() }),
-        "ONNX IR version 99 is not supported (supported: 3 to 13)"
+        "ONNX IR version 99 is not supported (supported: 3 to 14)"
     );
     assert_eq!(
         decode(ModelProto { opset_import: vec![opset("ai.onnx", 1000)], ..m }),
-        "operator set ai.onnx version 1000 is not supported (supported: 1 to 27)"
+        "operator set ai.onnx version 1000 is not supported (supported: 1 to 28)"
     );
 }
 

@@ -95,7 +95,14 @@ impl PartsRun<'_> {
             let from = self.numbered(*from)?;
             self.extend(flow, &from, *to, dims(&from), 0)?;
         }
-        if i == 0 { self.no_rows(flow, stacked) } else { Ok(()) }
+        if i == 0 {
+            return self.no_rows(flow, stacked);
+        }
+        let directions = list(&self.image, flow.record, hosted::STACKED)?;
+        for (number, _) in stacked.iter().zip(directions).filter(|(_, back)| **back != 0) {
+            reverse(&self.numbered(*number)?, i as usize);
+        }
+        Ok(())
     }
 
     /// A value by its number, counted from 1.
@@ -271,6 +278,16 @@ impl OwnOperands {
 fn holds(condition: &Tensor) -> bool {
     // SAFETY: the tensor has a byte.
     condition.bytes > 0 && unsafe { *condition.data } != 0
+}
+
+/// Exchanges the rows of a tensor, the last for the first.
+fn reverse(all: &Tensor, rows: usize) {
+    let row = all.bytes as usize / rows;
+    for i in 0..rows / 2 {
+        let [a, b] = [i, rows - 1 - i].map(|i| all.data.wrapping_add(i * row));
+        // SAFETY: both rows lie in the tensor, and are not the same.
+        unsafe { core::ptr::swap_nonoverlapping(a, b, row) };
+    }
 }
 
 /// A row of a tensor.

@@ -205,13 +205,15 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// The newest operator set of models.
-    pub const NEWEST_OPSET: i64 = 26;
+    /// The newest operator set that is drawn.
+    pub const DRAWN_OPSET: i64 = 26;
+    /// Of models whose first operator it takes.
+    pub const NEWEST_OPSET: i64 = 28;
 
     /// An empty model.
     pub fn new(seed: u64, registry: &'a Registry) -> Writer<'a> {
         let mut rng = Rng::new(seed);
-        let opset = if rng.one_in(3) { Writer::NEWEST_OPSET } else { 21 };
+        let opset = if rng.one_in(3) { Writer::DRAWN_OPSET } else { 21 };
         let model =
             Model { opset, nodes: vec![], inputs: vec![], initializers: vec![], computed: vec![], outputs: vec![] };
         Writer { rng, registry, model, refused: vec![], count: 0 }

@@ -47,6 +47,7 @@ pub const CASES: &[(&str, &str)] = &[
         "group normalisation",
         "(%x: ?[2, 4, 3], %g: ?[4], %b: ?[4]) { %y = group_norm(%x, %g, %b) {num_groups=2} return %y }",
     ),
+    ("gated Swish", "(%a: ?[2, 3], %b: ?[2, 3]) { %y = swiglu(%a, %b) {alpha=1.5} return %y }"),
     (
         "softmax over the first axis",
         "(%x: ?[4, 3]) { %y = softmax(%x) {axis=0} %z = log_softmax(%x) {axis=0} return %y, %z }",

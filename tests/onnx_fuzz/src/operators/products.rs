@@ -1,4 +1,4 @@
-//! Matrix products, Einstein sums, and attention.
+//! Matrix products, Einstein sums, attention, and gated activations.
 
 use tensorc::DType;
 use tensorc::ir::TensorData;
@@ -17,6 +17,7 @@ pub(super) const DRAWS: &[(&str, Draw)] = &[
     ("MatMul", matmul),
     ("RotaryEmbedding", rotary_embedding),
     ("STFT", stft),
+    ("SwiGLU", swiglu),
 ];
 
 const EXTENTS: [u64; 12] = [0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33];
@@ -26,6 +27,12 @@ fn extent(w: &mut Writer<'_>) -> u64 {
         0 if !w.one_in(4) => 6,
         n => n,
     }
+}
+
+fn swiglu(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
+    let a = w.any(&types(w, op, 0), 0, 6);
+    let b = w.operand(a.dtype(), a.dims(), Elements::Any);
+    Some(NodeSpec::new(op, vec![Some(a), Some(b)]).float("alpha", *w.rng.pick(&[1.0, 0.5, 1.702, -1.0])))
 }
 
 fn matmul(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
