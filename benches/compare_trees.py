@@ -28,6 +28,7 @@ def trained(trees):
     from onnxmltools import convert_lightgbm, convert_xgboost
     from onnxmltools.convert.common.data_types import FloatTensorType
     from skl2onnx import to_onnx
+    from sklearn.base import is_classifier
     from sklearn.datasets import make_classification, make_regression
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
     from xgboost import XGBClassifier
@@ -41,7 +42,7 @@ def trained(trees):
     leaves = dict(num_leaves=255, verbose=-1)
     x, y = make_regression(20000, FEATURES, random_state=2)
     first = classes(2)[0][:1]
-    skl = lambda model, data: to_onnx(model.fit(*data), first, options={"zipmap": False} if model._estimator_type == "classifier" else None)
+    skl = lambda model, data: to_onnx(model.fit(*data), first, options={"zipmap": False} if is_classifier(model) else None)
     lightgbm = lambda count, classes_: convert_lightgbm(
         LGBMClassifier(n_estimators=count, **leaves).fit(*classes(classes_)), initial_types=inputs, zipmap=False)
     return {
