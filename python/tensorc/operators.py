@@ -31,6 +31,22 @@ def parameters(name: str) -> tuple[str, list[str], list[str]] | None:
     return _tensorc.operator_parameters(name)
 
 
+def attribute(module: dict[str, Any], name: str, namespace: Callable, made: Callable) -> Any:
+    """An attribute of a module of operators, made when it is first used: a namespace, or the function of an operator."""
+    found = namespace(name) if name in NAMESPACES else None
+    if found is None and not name.startswith("__"):
+        found = made(name)
+    if found is None:
+        raise AttributeError(f"there is no operator `{name}`")
+    module[name] = found
+    return found
+
+
+def attributes(module: dict[str, Any]) -> list[str]:
+    """The names of such a module."""
+    return sorted({*module, *names(), *NAMESPACES})
+
+
 class Arguments:
     """The arguments of a call, told apart: operands by position and by name, and parameters as text."""
 

@@ -232,7 +232,8 @@ impl Values<'_> {
         let bodies: Vec<u64> = (before..).take(flow.bodies.len()).collect();
         let mut record = [0; hosted::WORDS];
         record[hosted::BODIES..hosted::CONDITIONAL].copy_from_slice(&[bodies.len() as u64, w.put(&bodies)]);
-        if let Some(FlowKind::Loop(repeat)) = self.graph.flow(node).map(|flow| &flow.kind) {
+        let own = self.graph.flow(node).map(|own| (&own.kind, &own.bodies));
+        if let Some((FlowKind::Loop(repeat), own_bodies)) = own {
             record[hosted::IS_LOOP] = 1;
             record[hosted::CONDITIONAL] = repeat.conditional.into();
             record[hosted::CARRIED] = repeat.carried as u64;
@@ -241,12 +242,12 @@ impl Values<'_> {
             let made: Vec<u64> = flow.made.iter().map(|most| self.room(most)).collect();
             let carried = &flow.made[repeat.outputs()..];
             let held: Vec<u64> = carried.iter().map(|most| self.room(most)).collect();
-            let rows = &self.graph.flow(node).map(|flow| empty_rows(&flow.bodies[0], repeat)).unwrap_or_default();
+            let rows = empty_rows(&own_bodies[0], repeat);
             for (at, list) in [
                 (hosted::SCANNED, &directions),
                 (hosted::MADE, &made),
                 (hosted::HELD, &held),
-                (hosted::NO_ROWS, rows),
+                (hosted::NO_ROWS, &rows),
                 (hosted::STACKED, &stacked),
             ] {
                 record[at..at + 2].copy_from_slice(&[list.len() as u64, w.put(list)]);

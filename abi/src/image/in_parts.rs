@@ -20,8 +20,8 @@ pub mod parts {
     pub const WORDS: usize = 9;
     /// The first version that has the record.
     pub const SINCE: crate::image::ImageVersion = crate::image::ImageVersion { major: 1, minor: 8 };
-    /// Number of bodies of branches and loops that the host runs, and the offset of the offsets of their images, which are those of
-    /// models in parts.
+    /// Bodies of branches and loops that the host runs: their number, and the offset of a list. An entry is the offset of a body's image,
+    /// which is that of a model in parts.
     pub const BODIES: usize = WORDS;
     /// The first version that has bodies.
     pub const BODIES_SINCE: crate::image::ImageVersion = crate::image::ImageVersion { major: 1, minor: 12 };
@@ -126,7 +126,7 @@ pub mod result {
 pub mod hosted {
     /// 0 of a branch, 1 of a loop.
     pub const IS_LOOP: usize = 0;
-    /// Which bodies it has, two of a branch or one of a loop: their number, and the offset of their positions among those of the model.
+    /// Its bodies, two of a branch or one of a loop: their number, and the offset of a list of positions in [`super::parts::BODIES`].
     pub const BODIES: usize = 1;
     /// 1 of a loop that ends when its condition fails.
     pub const CONDITIONAL: usize = 3;

@@ -80,13 +80,9 @@ fn numbered(x: Tensor<'_>) -> Result<Tensor<'_>> {
     let Some(width) = width(ty.dtype) else { return Ok(x.convert(DType::I64)) };
     let greatest = width.ends()[1];
     Ok(g.map(&[x], DType::I64, &ty.dims, |s, a| {
-        let number = |n: i64| s.constant(Scalar::from_i64(width.word(), n));
         // -0 is 0.
         let x = a[0].eq(&a[0].lit(0.0)).select(&a[0].lit(0.0), &a[0]);
-        let bits = x.bitcast(width.word());
-        let mirrored = s.op(ScalarOp::Xor, &[&bits, &number(greatest)]);
-        let key = bits.lt(&number(0)).select(&mirrored, &bits);
-        x.ne(&x).select(&number(greatest), &key).cast(DType::I64)
+        width.key_of(s, &x, &s.constant(Scalar::from_i64(width.word(), greatest))).cast(DType::I64)
     }))
 }
 

@@ -1,4 +1,4 @@
-//! Probabilities of classes from those of pairs, after T.-F. Wu, C.-J. Lin and R. C. Weng, "Probability estimates for multi-class
+//! Pairwise coupling: class probabilities from pairwise probabilities, after T.-F. Wu, C.-J. Lin and R. C. Weng, "Probability estimates for multi-class
 //! classification by pairwise coupling" (2004), algorithm 2: as many sweeps as it takes, at most 100.
 
 use crate::prelude::*;
@@ -18,7 +18,7 @@ struct Row<'k> {
     classes: u64,
 }
 
-/// Probabilities of classes, [rows, classes], from those of the first class of each pair, [rows, pairs].
+/// Class probabilities [rows, classes] from pairwise probabilities [rows, pairs], each that of the first class of its pair.
 pub(super) fn coupled(of_pairs: Tensor<'_>, classes: usize) -> Result<Tensor<'_>> {
     let (g, ty) = (of_pairs.graph(), of_pairs.ty()?);
     let made = DenseType::new(DType::F32, Extents::of([ty.dims.at(0), Extent::from(classes as i64)]));

@@ -1,7 +1,7 @@
 //! Linear models: a product with coefficients, and intercepts.
 
 use super::score::{ClassLabels, PostTransform, TRANSFORMS, probit, row_dims, rows_of, two_scores};
-use super::{DOMAIN, NUMBERS_READ, f32s, rows_with};
+use super::{DOMAIN, NUMBERS_READ, f32s, labelled, rows_with};
 use crate::prelude::*;
 
 pub(super) fn ops() -> Vec<OpDef> {
@@ -111,10 +111,7 @@ fn classifier() -> OpDef {
     });
     let infer = rule(|cx| {
         let (labels, targets) = classes(cx.params)?;
-        cx.set_output_dtype(0, DType::I64)?;
-        let rows = row_dims(cx)?.map(|[rows, _]| rows);
-        partial(cx, 0, &[rows])?;
-        rows_with(cx, 1, labels.len() as i64, Some(DType::F32))?;
+        labelled(cx, labels.len())?;
         features(cx, targets)
     });
     let doc = "Classification by a linear model: the label of the best class, and the scores of all.";

@@ -31,6 +31,14 @@ fn f32s<'g>(g: GraphScope<'g>, dims: &[usize], numbers: &[f64]) -> Result<Tensor
     Ok(g.constant(data))
 }
 
+/// Results of a classifier: a label for each row of the first operand, and scores.
+fn labelled(cx: &mut InferCtx<'_>, scores: usize) -> Result<(), OpError> {
+    cx.set_output_dtype(0, DType::I64)?;
+    let rows = score::row_dims(cx)?.map(|[rows, _]| rows);
+    partial(cx, 0, &[rows])?;
+    rows_with(cx, 1, scores as i64, Some(DType::F32))
+}
+
 /// A result with a row for each row of the first operand.
 fn rows_with(cx: &mut InferCtx<'_>, output: usize, columns: i64, dtype: Option<DType>) -> Result<(), OpError> {
     reject_if(columns < 1, || format!("there are {columns} targets"))?;

@@ -9,7 +9,7 @@ pub(super) const TRANSFORMS: &[&str] = &["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PostTransform {
     None,
-    /// eˣ, divided by the sum of those of the row.
+    /// Softmax over a row.
     Softmax,
     /// 1 / (1 + e⁻ˣ).
     Logistic,

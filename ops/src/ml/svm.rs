@@ -2,7 +2,7 @@
 
 use super::linear::product;
 use super::score::{ClassLabels, PostTransform, TRANSFORMS, logistic, row_dims, rows_of, two_scores};
-use super::{DOMAIN, NUMBERS_READ, f32s, rows_with};
+use super::{DOMAIN, NUMBERS_READ, f32s, labelled, rows_with};
 use crate::prelude::*;
 
 pub(super) fn ops() -> Vec<OpDef> {
@@ -276,10 +276,7 @@ fn classifier() -> OpDef {
     });
     let infer = rule(|cx| {
         let machine = Machine::of(cx.params)?;
-        cx.set_output_dtype(0, DType::I64)?;
-        let rows = row_dims(cx)?.map(|[rows, _]| rows);
-        partial(cx, 0, &[rows])?;
-        rows_with(cx, 1, machine.columns() as i64, Some(DType::F32))?;
+        labelled(cx, machine.columns())?;
         let (name, among) = match machine.vectors() {
             0 => ("coefficients", machine.labels.len()),
             vectors => ("support_vectors", vectors),

@@ -33,17 +33,11 @@ def _namespace(name: str) -> Namespace:
 
 
 def __getattr__(name: str) -> Any:
-    found = _namespace(name) if name in NAMESPACES else None
-    if found is None and not name.startswith("__"):
-        found = _made(name)
-    if found is None:
-        raise AttributeError(f"there is no operator `{name}`")
-    globals()[name] = found
-    return found
+    return operators.attribute(globals(), name, _namespace, _made)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *operators.names(), *NAMESPACES})
+    return operators.attributes(globals())
 
 
 __all__ = ["Group", "Symbol", "Variable", "apply", "fromjson", "load", "load_json", "ones", "var", "zeros"]

@@ -25,7 +25,7 @@ pub struct PartsTables {
     pub results: usize,
     pub bytes: usize,
     pub words: usize,
-    /// Number of bodies of branches and loops, and the offset of the offsets of their images.
+    /// Number of bodies of branches and loops, and the offset of the list of their images.
     pub bodies: usize,
     pub body_images: usize,
 }

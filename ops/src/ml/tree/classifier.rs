@@ -7,8 +7,8 @@ use super::forest::{Forest, Reached};
 use super::listed::Listing;
 use super::walk::Combine;
 use super::{Scores, base_values, input, node_params, scores};
-use crate::ml::score::{ClassLabels, PostTransform, logistic, probit, row_dims};
-use crate::ml::{DOMAIN, rows_with};
+use crate::ml::score::{ClassLabels, PostTransform, logistic, probit};
+use crate::ml::{DOMAIN, labelled};
 use crate::prelude::*;
 
 /// A model with its scores.
@@ -151,10 +151,7 @@ pub(super) fn classifier() -> OpDef {
     });
     let infer = rule(|cx| {
         let labels = ClassLabels::of(cx.params, "classlabels_int64s")?;
-        cx.set_output_dtype(0, DType::I64)?;
-        let rows = row_dims(cx)?.map(|[rows, _]| rows);
-        partial(cx, 0, &[rows])?;
-        rows_with(cx, 1, labels.len() as i64, Some(DType::F32))
+        labelled(cx, labels.len())
     });
     let doc = "Classification by trees: the label of the best class, and the scores of all.";
     node_params(define("tree_ensemble_classifier", doc, compute, infer))

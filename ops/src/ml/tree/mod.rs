@@ -34,7 +34,7 @@ struct Scores<'g> {
 /// The tables of leaves of a forest.
 struct Leaves {
     form: LeafForm,
-    /// Whether numbers of leaves follow, for targets behind those of the forest.
+    /// Whether the forest's targets are followed by as many counters, each the number of leaves that add to a target.
     counted: bool,
     offsets: Vec<i64>,
     targets: Vec<i64>,
@@ -108,21 +108,15 @@ impl Leaves {
 /// Keys of the features of rows: integers in the order of the numbers.
 fn keys<'g>(x: Tensor<'g>, width: Width, sided: bool) -> Result<Tensor<'g>> {
     let (g, dims, [least, greatest]) = (x.graph(), x.dims()?, width.ends());
-    let key = |s: &ScalarBuilder, x: &Ex, nan: &Ex| {
-        let number = |n: i64| s.constant(Scalar::from_i64(width.word(), n));
-        let bits = x.bitcast(width.word());
-        let mirrored = s.op(ScalarOp::Xor, &[&bits, &number(greatest)]);
-        x.ne(x).select(nan, &bits.lt(&number(0)).select(&mirrored, &bits))
-    };
     let number = |s: &ScalarBuilder, n: i64| s.constant(Scalar::from_i64(width.word(), n));
     if !sided {
-        return Ok(g.map(&[x], width.word(), &dims, |s, a| key(s, &a[0], &number(s, greatest))));
+        return Ok(g.map(&[x], width.word(), &dims, |s, a| width.key_of(s, &a[0], &number(s, greatest))));
     }
     let (rows, features) = (dims.at(0), dims.at(1));
     let x = x.reshape(Extents::of([rows, features, Extent::ONE]));
     let both = g.map(&[x], width.word(), Extents::of([rows, features, Extent::from(2)]), |s, a| {
         let nan = s.coord(2).eq(&s.coord(2).lit(0.0)).select(&number(s, greatest), &number(s, least));
-        key(s, &a[0], &nan)
+        width.key_of(s, &a[0], &nan)
     });
     Ok(both.reshape(Extents::of([rows, features * 2])))
 }

@@ -27,7 +27,7 @@ impl Width {
         if self == Width::F32 { DType::I32 } else { DType::I64 }
     }
 
-    /// The least and the greatest key, which no number has: those of NaN on its way to the left and to the right.
+    /// The least and the greatest integer, which are no keys of numbers. NaN has the first where it goes left, the second where it goes right.
     pub fn ends(self) -> [i64; 2] {
         if self == Width::F32 { [i32::MIN.into(), i32::MAX.into()] } else { [i64::MIN, i64::MAX] }
     }
@@ -42,6 +42,14 @@ impl Width {
         let bits = self.bits(x);
         let magnitude = if self == Width::F32 { i64::from(i32::MAX) } else { i64::MAX };
         if bits < 0 { bits ^ magnitude } else { bits }
+    }
+
+    /// [`Width::key`] of a number that a formula computes; `nan` for NaN.
+    pub fn key_of(self, s: &ScalarBuilder, x: &Ex, nan: &Ex) -> Ex {
+        let number = |n: i64| s.constant(Scalar::from_i64(self.word(), n));
+        let bits = x.bitcast(self.word());
+        let mirrored = s.op(ScalarOp::Xor, &[&bits, &number(self.ends()[1])]);
+        x.ne(x).select(nan, &bits.lt(&number(0)).select(&mirrored, &bits))
     }
 
     /// The greatest key of numbers that are at most `x`.
