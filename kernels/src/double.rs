@@ -17,7 +17,9 @@ const DEPTH: usize = 192;
 /// Most rows of a task, whose rows of A are read once for each panel of columns.
 const TASK_ROWS: usize = 512;
 /// Most rows for which B is read where it lies.
-const IN_PLACE_ROWS: usize = 2 * DOUBLE_ROWS;
+const IN_PLACE_ROWS: usize = 16;
+/// Fewest rows of a task.
+const MIN_TASK_ROWS: usize = 8;
 
 /// The division of a product into tasks; a function of the call alone.
 struct DoubleTasks {
@@ -35,7 +37,7 @@ impl DoubleTasks {
         let flops = 2.0 * m as f64 * n as f64 * k as f64 * batches as f64;
         let (want, panels) = (tasks_worth(flops / TASK_FLOPS, TASKS).div_ceil(batches.max(1)), n.div_ceil(DOUBLE_COLS));
         let columns = want.min(panels.max(1));
-        let rows = want.div_ceil(columns).min(m.div_ceil(DOUBLE_ROWS).max(1)).max(m.div_ceil(TASK_ROWS));
+        let rows = want.div_ceil(columns).min(m.div_ceil(MIN_TASK_ROWS).max(1)).max(m.div_ceil(TASK_ROWS));
         let depth = EvenSplit::by(k, DEPTH);
         DoubleTasks { batches, rows: EvenSplit::into(m, rows), panels: EvenSplit::into(panels, columns), depth }
     }

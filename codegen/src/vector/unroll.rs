@@ -5,12 +5,13 @@ use super::{Accumulator, Instruction, Op, ValueId, VectorLoop};
 
 /// Instructions up to which four, or two, vectors are computed at a time.
 const FOUR_TIMES: usize = 14;
-const TWICE: usize = 48;
+const TWICE: usize = 64;
 
-/// How many vectors are worth computing at a time.
+/// How many vectors are worth computing at a time. Short bodies wait for memory, unless they have loops; a long one is a
+/// chain that fills the schedulers of a processor before the next vector's begins.
 pub(super) fn worth(l: &VectorLoop) -> u32 {
     match l.code.len() {
-        _ if l.loops.is_empty() => 1,
+        n if n <= FOUR_TIMES && l.loops.is_empty() => 1,
         n if n <= FOUR_TIMES => 4,
         n if n <= TWICE => 2,
         _ => 1,

@@ -4,7 +4,8 @@
 //! Strips of neighbouring pixels are computed directly from the image: what a tap reads lies at a fixed
 //! distance from pixel to pixel, so no patches are fetched. Images with padding are copied, part by
 //! part, into scratch with the zeros around them, and so are those with their channels last, into blocks. The sum is
-//! cut into chunks of channel blocks whose filters stay in the first-level cache; between chunks y holds it. A panel of
+//! cut into chunks of channel blocks, or of filter rows of one, whose filters stay in the first-level cache; between
+//! chunks y holds it. A panel of
 //! filters is read from beginning to end for each band of rows, x under the band from the second-level cache. Where y is
 //! in planes, or its last block has fewer channels, a tile is completed beside it and then moved there.
 
@@ -49,6 +50,8 @@ pub(super) struct BlockedTasks {
     lanes: usize,
     /// Blocks of so many channels of x, cut into chunks.
     chunks: EvenSplit,
+    /// Filter rows, cut into chunks where those of one block are too many.
+    filter_rows: EvenSplit,
     /// Channels of x in a block after them.
     tail: usize,
     /// Channel blocks of y.
@@ -61,12 +64,12 @@ pub(super) struct BlockedTasks {
     copied: bool,
 }
 
-/// Blocks of x whose terms are added in one go.
-#[derive(Clone, Copy)]
+/// Blocks of x, and rows of their filters, whose terms are added in one go.
+#[derive(Clone)]
 struct Chunk {
-    first: usize,
-    blocks: usize,
-    /// Channels of each.
+    blocks: Range<usize>,
+    rows: Range<usize>,
+    /// Channels of each block.
     channels: usize,
 }
 
@@ -81,7 +84,12 @@ impl BlockedTasks {
         let padded = (0..2).any(|d| shape.pads[d] > 0 || reach(d) > shape.input[d]);
         // One block of channels that are last is as any other.
         let copied = padded || call.layouts[0] == ImageLayout::Nhwc && shape.in_channels != LANES;
-        let chunks = EvenSplit::by(whole, (CHUNK_TERMS / (shape.taps() * lanes).max(1)).max(1));
+        let most = |terms: usize| (CHUNK_TERMS / terms.max(1)).max(1);
+        let chunks = EvenSplit::by(whole, most(shape.taps() * lanes));
+        let filter_rows = match shape.taps() * lanes > CHUNK_TERMS {
+            true => EvenSplit::by(shape.kernel[0], most(shape.kernel[1] * lanes)),
+            false => EvenSplit::into(shape.kernel[0], 1),
+        };
         let outputs = shape.out_channels.div_ceil(LANES);
         let panels = outputs.div_ceil(PANEL);
         let want = tasks_worth(shape.flops() / TASK_FLOPS, TASKS).div_ceil(shape.batch.max(1));
@@ -107,6 +115,7 @@ impl BlockedTasks {
             y: Distances::new(call.layouts[1], shape.out_channels, shape.pixels()),
             lanes,
             chunks,
+            filter_rows,
             tail,
             outputs,
             panels: EvenSplit::into(panels, groups),
@@ -161,15 +170,16 @@ impl BlockedTasks {
     /// The sum in parts; at least one, also where there is nothing to add.
     fn parts(&self) -> usize {
         let whole = if self.whole() > 0 || self.tail == 0 { self.chunks.parts() } else { 0 };
-        whole + usize::from(self.tail > 0)
+        (whole + usize::from(self.tail > 0)) * self.filter_rows.parts()
     }
 
     fn chunk(&self, part: usize) -> Chunk {
-        if self.tail > 0 && part + 1 == self.parts() {
-            return Chunk { first: self.whole(), blocks: 1, channels: self.tail };
+        let turns = self.filter_rows.parts();
+        let (rows, at) = (self.filter_rows.range(part % turns), part / turns);
+        match self.tail > 0 && at + 1 == self.parts() / turns {
+            true => Chunk { blocks: self.whole()..self.whole() + 1, rows, channels: self.tail },
+            false => Chunk { blocks: self.chunks.range(at), rows, channels: self.lanes },
         }
-        let blocks = self.chunks.range(part);
-        Chunk { first: blocks.start, blocks: blocks.len(), channels: self.lanes }
     }
 
     /// Whether blocks `panel·PANEL..` of y are completed where they lie.
@@ -367,7 +377,7 @@ impl BlockedTask<'_> {
         let lot = (EPILOGUE_ELEMENTS / (width * LANES * origin.vectors)).max(1);
         // Later tiles find in the cache what the first ones have fetched: the filters that follow.
         let first_chunk = self.chunk(&origin, parts.start);
-        let terms = first_chunk.blocks * schedule.shape.taps() * first_chunk.channels;
+        let terms = first_chunk.blocks * first_chunk.kernel.iter().product::<usize>() * first_chunk.channels;
         let mut ahead = (0..origin.vectors).map(|i| first_chunk.w.wrapping_add((origin.vectors + i) * terms * LANES));
         for first in self.band.clone().step_by(lot) {
             let end = self.band.end.min(first + lot);
@@ -403,11 +413,13 @@ impl BlockedTask<'_> {
     /// A part of the sum of a tile whose operands are at the origin of x and filters.
     fn chunk(&self, tile: &RegisterTile, part: usize) -> RegisterTile {
         let BlockedTasks { shape, lanes, .. } = self.schedule;
-        let Chunk { first, blocks, channels } = self.schedule.chunk(part);
+        let Chunk { blocks, rows, channels } = self.schedule.chunk(part);
+        let terms = blocks.start * shape.taps() * lanes + rows.start * shape.kernel[1] * channels;
         RegisterTile {
-            x: tile.x.wrapping_add(first * tile.block),
-            w: tile.w.wrapping_add(first * shape.taps() * lanes * tile.vectors * LANES),
-            blocks,
+            x: tile.x.wrapping_add(blocks.start * tile.block + rows.start * tile.tap[0]),
+            w: tile.w.wrapping_add(terms * tile.vectors * LANES),
+            blocks: blocks.len(),
+            kernel: [rows.len(), shape.kernel[1]],
             channels,
             continued: part > 0,
             ..*tile

@@ -204,49 +204,71 @@ pub(super) unsafe fn fetch(f: &InputWindow<'_>) {
 #[target_feature(enable = "avx2,fma")]
 unsafe fn fetch_runs<const STEP: usize>(f: &InputWindow<'_>) {
     let none = PixelRun { src: f.src, masks: [[_mm256_setzero_si256(); STEP]; 2] };
+    let mut runs = [none; 2 * LANES];
     for tap in 0..f.taps() {
-        let mut runs = [none; 2 * LANES];
-        let mut count = 0;
-        for segment in f.segments {
-            let (column, mask) = f.columns(segment, tap % f.kernel[1]);
-            let Some(row) = f.row(segment, tap / f.kernel[1]) else { continue };
-            if mask != 0 {
-                let run = &mut runs[count];
-                run.src = f.src.wrapping_offset((segment.image + row * f.input[1]) as isize + column);
-                for (h, masks) in run.masks.iter_mut().enumerate() {
-                    let half = (mask >> (h * LANES)) as u8;
-                    for (v, elements) in masks.iter_mut().enumerate() {
-                        let bits = if STEP == 1 { half } else { (spread(half) >> (v * LANES)) as u8 };
-                        *elements = bit_mask(bits);
-                    }
-                }
-                count += 1;
-            }
-        }
+        let count = runs_of(f, tap, &mut runs);
         for channel in 0..f.channels {
             let mut halves = [_mm256_setzero_ps(); 2];
             // SAFETY: only elements in the image are read; the destination has a row for each tap.
             unsafe {
                 for run in &runs[..count] {
-                    let src = run.src.wrapping_add(channel * f.plane());
-                    for (h, half) in halves.iter_mut().enumerate() {
-                        let src = src.wrapping_add(h * LANES * STEP);
-                        let first = _mm256_maskload_ps(src, run.masks[h][0]);
-                        let lanes = if STEP == 1 {
-                            first
-                        } else {
-                            let second = _mm256_maskload_ps(src.wrapping_add(LANES), run.masks[h][STEP - 1]);
-                            let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(first, second));
-                            _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(even))
-                        };
-                        *half = _mm256_or_ps(*half, lanes);
-                    }
+                    let [low, high] = run.read(channel * f.plane());
+                    halves = [_mm256_or_ps(halves[0], low), _mm256_or_ps(halves[1], high)];
                 }
                 let dst = f.dst.add((channel * f.taps() + tap) * NR);
                 _mm256_storeu_ps(dst, halves[0]);
                 _mm256_storeu_ps(dst.add(LANES), halves[1]);
             }
         }
+    }
+}
+
+/// The runs of pixels that a tap reads, and how many they are.
+#[target_feature(enable = "avx2")]
+fn runs_of<const STEP: usize>(f: &InputWindow<'_>, tap: usize, runs: &mut [PixelRun<STEP>; 2 * LANES]) -> usize {
+    let mut count = 0;
+    for segment in f.segments {
+        let (column, mask) = f.columns(segment, tap % f.kernel[1]);
+        let Some(row) = f.row(segment, tap / f.kernel[1]) else { continue };
+        if mask != 0 {
+            let run = &mut runs[count];
+            run.src = f.src.wrapping_offset((segment.image + row * f.input[1]) as isize + column);
+            for (h, masks) in run.masks.iter_mut().enumerate() {
+                let half = (mask >> (h * LANES)) as u8;
+                for (v, elements) in masks.iter_mut().enumerate() {
+                    let bits = if STEP == 1 { half } else { (spread(half) >> (v * LANES)) as u8 };
+                    *elements = bit_mask(bits);
+                }
+            }
+            count += 1;
+        }
+    }
+    count
+}
+
+impl<const STEP: usize> PixelRun<STEP> {
+    /// Both halves of the pixels, `offset` elements on; zero where there are none.
+    ///
+    /// # Safety
+    /// As [`IsaLevel`], with the elements of the masks readable there.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn read(&self, offset: usize) -> [__m256; 2] {
+        let src = self.src.wrapping_add(offset);
+        let half = |h: usize| {
+            let src = src.wrapping_add(h * LANES * STEP);
+            // SAFETY: by the caller's contract.
+            unsafe {
+                let first = _mm256_maskload_ps(src, self.masks[h][0]);
+                if STEP == 1 {
+                    return first;
+                }
+                let second = _mm256_maskload_ps(src.wrapping_add(LANES), self.masks[h][STEP - 1]);
+                let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(first, second));
+                _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(even))
+            }
+        };
+        [half(0), half(1)]
     }
 }
 

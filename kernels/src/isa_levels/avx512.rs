@@ -39,8 +39,6 @@ macro_rules! by_rows {
 
 static WIDE: [TileFn; 12] = by_rows!(2, 0, true);
 static NARROW: [TileFn; 12] = by_rows!(1, 0, true);
-static ONE_TAIL: [TileFn; 12] = by_rows!(0, 1, true);
-static ONLY_TAILS: [TileFn; 12] = by_rows!(0, 4, true);
 static NARROW_TAILS: [TileFn; 12] = by_rows!(1, 4, true);
 /// The same where rows of A are not side by side; a row of tails is a vector of its own there.
 static STRIDED_WIDE: [TileFn; 12] = by_rows!(2, 0, false);
@@ -60,12 +58,19 @@ pub(super) unsafe fn tile(t: &Tile) {
             }
         };
     }
+    if t.a_row == 1 && t.nr <= 4 {
+        // SAFETY: passed on from the caller.
+        return unsafe {
+            match t.nr {
+                1 => block::<0, 0, 1, false, true>(t),
+                _ => block::<0, 0, 4, false, true>(t),
+            }
+        };
+    }
     let table = if t.a_row != 1 {
         if t.nr > LANES { &STRIDED_WIDE } else { &STRIDED_NARROW }
-    } else if t.nr == 1 {
-        &ONE_TAIL
     } else if (1..=4).contains(&tails) {
-        if t.nr > LANES { &NARROW_TAILS } else { &ONLY_TAILS }
+        &NARROW_TAILS
     } else if t.nr > LANES {
         &WIDE
     } else {
@@ -102,14 +107,16 @@ macro_rules! term {
 }
 
 /// A tile of `M` rows, `V` vectors of columns (the last one possibly partial unless they are all `WHOLE`) and
-/// up to `T` tail columns; `PACKED` if its rows of A lie side by side, as tails need.
+/// up to `T` tail columns; `PACKED` if its rows of A lie side by side, as tails need. Tails alone are one vector for any
+/// number of rows, so there `M` and `V` are 0.
 ///
 /// # Safety
-/// As [`IsaLevel`], with `t.mr == M`.
+/// As [`IsaLevel`], with `t.mr == M` unless `V == 0`.
 #[target_feature(enable = "avx512f")]
 unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: bool, const PACKED: bool>(t: &Tile) {
     let last = if T > 0 || WHOLE { u16::MAX } else { first(t.nr + LANES - V * LANES) };
-    let rows = first(M);
+    let m = if V == 0 { t.mr } else { M };
+    let rows = first(m);
     // Fewer tails than `T` are computed as `T`, the last one several times.
     let at: [usize; T] = core::array::from_fn(|j| (V * LANES + j).min(t.nr - 1));
     let mut acc = [[_mm512_setzero_ps(); V]; M];
@@ -118,8 +125,8 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
     unsafe {
         // Rows of C are fetched one a turn, or at once if soon needed: many at a time keep A and B waiting.
         let mut row = t.c;
-        let end = t.c.wrapping_offset(M as isize * t.ldc);
-        if T > 0 || t.continued || t.k < TURN * M {
+        let end = t.c.wrapping_offset(m as isize * t.ldc);
+        if T > 0 || t.continued || t.k < TURN * m {
             while row != end {
                 fetch(row, t);
                 row = row.wrapping_offset(t.ldc);
@@ -134,7 +141,7 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
                 }
             }
             for (j, sum) in tail.iter_mut().enumerate().take(t.nr.wrapping_sub(V * LANES)) {
-                *sum = load_column(t.c.add(V * LANES + j), t.ldc, M);
+                *sum = load_column(t.c.add(V * LANES + j), t.ldc, m);
             }
         }
         let (mut a, mut b) = (t.a, t.b);
@@ -171,7 +178,7 @@ unsafe fn block<const M: usize, const V: usize, const T: usize, const WHOLE: boo
             }
         }
         for (j, sum) in tail.iter().enumerate().take(t.nr.wrapping_sub(V * LANES)) {
-            store_column(t.c.add(V * LANES + j), t.ldc, M, *sum);
+            store_column(t.c.add(V * LANES + j), t.ldc, m, *sum);
         }
     }
 }

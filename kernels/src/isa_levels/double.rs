@@ -1,7 +1,7 @@
-//! Products of f64: a register tile of eight rows and 24 columns, in vectors of each ISA level.
+//! Products of f64: tiles of 24 rows and columns, in register tiles of each ISA level.
 
-/// Most rows of a [`DoubleTile`].
-pub(crate) const DOUBLE_ROWS: usize = 8;
+/// Most rows of a [`DoubleTile`]: whole register tiles of every ISA level.
+pub(crate) const DOUBLE_ROWS: usize = 24;
 /// Columns of a [`DoubleTile`].
 pub(crate) const DOUBLE_COLS: usize = 24;
 
@@ -119,7 +119,7 @@ unsafe fn piece<X: Doubles, const M: usize, const V: usize>(t: &DoubleTile, i0: 
 pub(super) mod avx512 {
     use core::arch::x86_64::*;
 
-    use super::{DOUBLE_ROWS, DoubleTile, Doubles};
+    use super::{DoubleTile, Doubles};
 
     impl Doubles for __m512d {
         const LANES: usize = 8;
@@ -154,7 +154,7 @@ pub(super) mod avx512 {
     #[target_feature(enable = "avx512f,avx2,fma")]
     pub unsafe fn double_tile(t: &DoubleTile) {
         // SAFETY: passed on from the caller.
-        unsafe { super::tile::<__m512d, DOUBLE_ROWS, 3>(t) }
+        unsafe { super::tile::<__m512d, 8, 3>(t) }
     }
 }
 
@@ -196,8 +196,9 @@ pub(super) mod avx2 {
     /// As [`super::super::IsaLevel`].
     #[target_feature(enable = "avx2,fma")]
     pub unsafe fn double_tile(t: &DoubleTile) {
+        // Twelve sums, two vectors of B and one of A: a register is left, without which the compiler keeps a sum in memory.
         // SAFETY: passed on from the caller.
-        unsafe { super::tile::<__m256d, 4, 3>(t) }
+        unsafe { super::tile::<__m256d, 6, 2>(t) }
     }
 }
 

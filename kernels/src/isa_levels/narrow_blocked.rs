@@ -11,21 +11,20 @@ const PIXELS: usize = 6;
 /// As [`super::IsaLevel`], with vectors that fill a block.
 #[inline(always)]
 pub(super) unsafe fn register_tile<X: Vector, const H: usize>(t: &RegisterTile) {
+    let count = t.rows * t.pixels;
+    let parts = count.div_ceil(PIXELS);
     for v in 0..t.vectors {
-        for r in 0..t.rows {
-            let parts = t.pixels.div_ceil(PIXELS);
-            for part in 0..parts {
-                let (first, end) = (part * t.pixels / parts, (part + 1) * t.pixels / parts);
-                // SAFETY: the pixels and the channel block are of the tile.
-                unsafe {
-                    match end - first {
-                        1 => pixels::<X, H, 1>(t, v, r, first),
-                        2 => pixels::<X, H, 2>(t, v, r, first),
-                        3 => pixels::<X, H, 3>(t, v, r, first),
-                        4 => pixels::<X, H, 4>(t, v, r, first),
-                        5 => pixels::<X, H, 5>(t, v, r, first),
-                        _ => pixels::<X, H, 6>(t, v, r, first),
-                    }
+        for part in 0..parts {
+            let (first, end) = (part * count / parts, (part + 1) * count / parts);
+            // SAFETY: the pixels and the channel block are of the tile.
+            unsafe {
+                match end - first {
+                    1 => pixels::<X, H, 1>(t, v, first),
+                    2 => pixels::<X, H, 2>(t, v, first),
+                    3 => pixels::<X, H, 3>(t, v, first),
+                    4 => pixels::<X, H, 4>(t, v, first),
+                    5 => pixels::<X, H, 5>(t, v, first),
+                    _ => pixels::<X, H, 6>(t, v, first),
                 }
             }
         }
@@ -49,10 +48,14 @@ unsafe fn load<X: Vector, const H: usize>(p: *const f32) -> [X; H] {
 }
 
 /// # Safety
-/// As [`super::IsaLevel`], with pixels `first..first + P` of row `r` and block `v` in the tile.
+/// As [`super::IsaLevel`], with pixels `first..first + P`, in row-major order, and block `v` in the tile.
 #[inline(always)]
-unsafe fn pixels<X: Vector, const H: usize, const P: usize>(t: &RegisterTile, v: usize, r: usize, first: usize) {
-    let y = t.y.wrapping_add(v * t.y_block + (r * t.pixels + first) * t.y_step);
+unsafe fn pixels<X: Vector, const H: usize, const P: usize>(t: &RegisterTile, v: usize, first: usize) {
+    let y = t.y.wrapping_add(v * t.y_block + first * t.y_step);
+    let at: [usize; P] = core::array::from_fn(|p| match first + p {
+        pixel if pixel < t.pixels => pixel * t.step,
+        pixel => t.row + (pixel - t.pixels) * t.step,
+    });
     // SAFETY: all addresses are of elements that the tile names.
     unsafe {
         let mut acc = [[X::splat(0.0); H]; P];
@@ -64,13 +67,13 @@ unsafe fn pixels<X: Vector, const H: usize, const P: usize>(t: &RegisterTile, v:
         let mut w = t.w.wrapping_add(v * LANES);
         for b in 0..t.blocks {
             for k in 0..t.kernel[0] {
-                let line = t.x.wrapping_add(b * t.block + k * t.tap[0] + r * t.row + first * t.step);
+                let line = t.x.wrapping_add(b * t.block + k * t.tap[0]);
                 for s in 0..t.kernel[1] {
                     let mut x = line.wrapping_add(s * t.tap[1]);
                     for _ in 0..t.channels {
                         let filter = load::<X, H>(w);
-                        for (p, pixel) in acc.iter_mut().enumerate() {
-                            let value = X::splat(*x.add(p * t.step));
+                        for (pixel, at) in acc.iter_mut().zip(&at) {
+                            let value = X::splat(*x.add(*at));
                             for (sum, filter) in pixel.iter_mut().zip(&filter) {
                                 *sum = value.mul_add(*filter, *sum);
                             }
