@@ -1,16 +1,21 @@
 //! Several vectors at a time: each instruction for one vector after the other, so that neighbouring cache lines are read
 //! together and the chains of accumulators overlap.
 
-use super::{Accumulator, Instruction, Op, ValueId, VectorLoop};
+use super::{Accumulator, Instruction, LoopForm, Op, ValueId, VectorLoop};
 
 /// Instructions up to which four, or two, vectors are computed at a time.
 const FOUR_TIMES: usize = 14;
-const TWICE: usize = 64;
+const TWICE: usize = 160;
 
 /// How many vectors are worth computing at a time. Short bodies wait for memory, unless they have loops; a long one is a
 /// chain that fills the schedulers of a processor before the next vector's begins.
-pub(super) fn worth(l: &VectorLoop) -> u32 {
+pub(super) fn worth(l: &VectorLoop, lanes: u32) -> u32 {
     match l.code.len() {
+        // The vectors of one iteration, whose accumulators differ.
+        n if l.form == LoopForm::Iterations => {
+            let apart = l.loops.is_empty() && l.accumulators.iter().all(|a| !a.local);
+            if apart && n > FOUR_TIMES && n <= TWICE && (l.lanes / lanes).is_multiple_of(2) { 2 } else { 1 }
+        }
         n if n <= FOUR_TIMES && l.loops.is_empty() => 1,
         n if n <= FOUR_TIMES => 4,
         n if n <= TWICE => 2,

@@ -70,8 +70,10 @@ struct Writer<'l> {
     slots: u32,
     /// The instruction being written.
     at: usize,
-    /// Which vector of an iteration the body computes.
+    /// Which vector of an iteration the body computes, or the first of those that it computes together.
     chunk: u32,
+    /// How many vectors of an iteration the body computes.
+    together: u32,
     /// Inner loops that are open.
     inner: Vec<inner::OpenLoop>,
     /// The registers of masks that cut off the last vector, for elements of 32 and of 64 bits.
@@ -89,17 +91,21 @@ pub(super) fn compile(l: &VectorLoop, level: VectorLevel) -> Option<VectorCode> 
     if lanes < 4 {
         return None;
     }
-    let times = if l.form == LoopForm::Iterations { 1 } else { unroll::worth(l) };
+    let times = unroll::worth(l, lanes);
     // Where registers are too few, fewer vectors at a time.
     [4, 2, 1].into_iter().filter(|n| *n <= times).find_map(|times| function(l, level, lanes, times))
 }
 
 /// The function that computes so many vectors at a time as long as there are as many.
 fn function(l: &VectorLoop, level: VectorLevel, lanes: u32, times: u32) -> Option<VectorCode> {
-    let mut writer = Writer::new(l, level, lanes);
+    let iterations = l.form == LoopForm::Iterations;
+    let together = if iterations { times } else { 1 };
+    let body = unroll::unrolled(l, together, lanes);
+    let mut writer = Writer::new(&body, level, lanes);
+    writer.together = together;
     let frame = writer.open();
     let mut slots = 0;
-    if times > 1 {
+    if times > 1 && !iterations {
         let several = unroll::unrolled(l, times, lanes);
         let mut first = Writer::new(&several, level, lanes);
         (first.asm, first.pool) = (writer.asm, writer.pool);
@@ -154,6 +160,7 @@ impl<'l> Writer<'l> {
             slots: 0,
             at: 0,
             chunk: 0,
+            together: 1,
             inner: vec![],
             cut: None,
             orders: vec![],
@@ -268,7 +275,7 @@ impl<'l> Writer<'l> {
         self.asm.compare(RCX, 0);
         let none = self.asm.jump(Condition::LessOrEqual);
         let start = self.asm.position();
-        for chunk in 0..self.l.lanes / self.lanes {
+        for chunk in (0..self.l.lanes / self.lanes).step_by(self.together as usize) {
             self.body(chunk)?;
         }
         self.bump(|p| p.advance)?;
@@ -298,7 +305,8 @@ impl<'l> Writer<'l> {
 
     /// Reads accumulators into registers that they keep.
     fn load_accumulators(&mut self) -> Option<()> {
-        for (i, a) in self.l.accumulators.iter().enumerate() {
+        let count = self.own_accumulators();
+        for (i, a) in self.l.accumulators.iter().enumerate().take(count) {
             if a.dtype == DType::Bool {
                 return None;
             }
@@ -311,11 +319,21 @@ impl<'l> Writer<'l> {
                 None => self.each_accumulator(i, true),
             }
         }
+        // Those of the vectors beside the first.
+        for copy in 1..self.together as u8 {
+            let beside: Vec<u8> = self.accumulators[..count].iter().map(|first| first + copy).collect();
+            self.accumulators.extend(beside);
+        }
         Some(())
     }
 
+    /// How many accumulators the loop has: those of vectors beside the first are parts of them.
+    fn own_accumulators(&self) -> usize {
+        self.l.accumulators.len() / self.together as usize
+    }
+
     fn store_accumulators(&mut self) {
-        for i in 0..self.accumulators.len() {
+        for i in 0..self.own_accumulators() {
             let a = &self.l.accumulators[i];
             if !a.local && a.needed > 0 {
                 self.each_accumulator(i, false);
