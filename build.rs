@@ -1,5 +1,9 @@
-//! Builds the run-time library of artifacts (`rt/`), which the compiler carries inside it: a workspace of its own,
-//! since it goes without the standard library.
+//! Builds the run-time library of artifacts, which the compiler carries inside it: a workspace of its own, since it goes without the
+//! standard library.
+//!
+//! In the repository that is `rt/`. A package cannot hold another package, so the published crate has its sources as
+//! `src/aot/rt` and its manifest as `src/aot/rt.toml`, links to those of `rt/`; what it depends on comes from where the
+//! dependencies of this crate came from.
 
 use std::env;
 use std::error::Error;
@@ -13,31 +17,87 @@ use object::read::elf::{FileHeader, SectionHeader};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let target = env::var("TARGET")?;
+    println!("cargo::rustc-env=TENSORC_RT_TARGET={target}");
+    let library = out.join("libtensorc_rt.a");
+    if env::var_os("DOCS_RS").is_some() {
+        // Documentation is made where nothing can be written but documentation; it calls no linker.
+        return Ok(std::fs::write(library, [])?);
+    }
+    let built = if root.join("rt/Cargo.toml").exists() {
+        build_in_repository(&root, &out, &target)?
+    } else {
+        build_from_package(&root, &out, &target)?
+    };
+    let mut bytes = std::fs::read(built)?;
+    exclude_unwind_tables(&mut bytes)?;
+    Ok(std::fs::write(library, bytes)?)
+}
+
+/// Builds `rt/`, with the versions of its lock file.
+fn build_in_repository(root: &Path, out: &Path, target: &str) -> Result<PathBuf, Box<dyn Error>> {
     for source in ["rt/src", "rt/Cargo.toml", "rt/Cargo.lock", "abi/src", "abi/Cargo.toml", "exec/src", "kernels/src"] {
         println!("cargo::rerun-if-changed={}", root.join(source).display());
     }
-    let out = PathBuf::from(env::var("OUT_DIR")?);
-    let target = env::var("TARGET")?;
+    let built = out.join("rt");
+    let status = cargo(&root.join("rt/Cargo.toml"), &built, target)?.arg("--locked").status()?;
+    finished(status.success(), &built, target)
+}
+
+/// Builds the sources in the package.
+fn build_from_package(root: &Path, out: &Path, target: &str) -> Result<PathBuf, Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=src/aot/rt");
+    println!("cargo::rerun-if-changed=src/aot/rt.toml");
+    // Below the folder of the program that is built, whose configuration of cargo is found so.
+    let (package, built) = (out.join("rt-package"), out.join("rt"));
+    std::fs::create_dir_all(&package)?;
+    let manifest = package.join("Cargo.toml");
+    let text = std::fs::read_to_string(root.join("src/aot/rt.toml"))?;
+    std::fs::write(&manifest, published(&text, &root.join("src/aot/rt/lib.rs")))?;
+    // All that it depends on was fetched for this crate; only if versions differ, others are to be fetched.
+    let fetched = cargo(&manifest, &built, target)?.arg("--offline").current_dir(&package).output()?.status;
+    let done = fetched.success() || cargo(&manifest, &built, target)?.current_dir(&package).status()?.success();
+    finished(done, &built, target)
+}
+
+/// The manifest of `rt/` for sources that lie elsewhere, whose dependencies are published.
+fn published(manifest: &str, source: &Path) -> String {
+    let mut text = String::new();
+    for line in manifest.lines() {
+        let without_path = line.split_once("path = \"../").and_then(|(before, rest)| {
+            let (_, after) = rest.split_once("\", ")?;
+            Some(format!("{before}{after}"))
+        });
+        text += &without_path.unwrap_or_else(|| line.to_owned());
+        text.push('\n');
+        if line == "[lib]" {
+            text += &format!("path = {:?}\n", source.display().to_string());
+        }
+    }
+    text
+}
+
+/// A build of a manifest's library for a target into a folder.
+fn cargo(manifest: &Path, folder: &Path, target: &str) -> Result<Command, Box<dyn Error>> {
     let mut cargo = Command::new(env::var("CARGO")?);
-    cargo.args(["build", "--release", "--locked", "--quiet", "--target", &target]);
-    cargo.arg("--manifest-path").arg(root.join("rt/Cargo.toml"));
-    cargo.arg("--target-dir").arg(out.join("rt"));
+    cargo.args(["build", "--release", "--quiet", "--target", target]);
+    cargo.arg("--manifest-path").arg(manifest).arg("--target-dir").arg(folder);
     // What is meant for this workspace: lints, instrumentation, profiles.
     for name in ["RUSTC_WORKSPACE_WRAPPER", "RUSTC_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CLIPPY_ARGS"] {
         cargo.env_remove(name);
     }
     // Nothing unwinds there.
     cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Cforce-unwind-tables=no");
-    let status = cargo.status()?;
-    if !status.success() {
-        return Err(format!("building the run-time library of artifacts: {status}").into());
+    Ok(cargo)
+}
+
+/// The library that a build left, if it succeeded.
+fn finished(success: bool, folder: &Path, target: &str) -> Result<PathBuf, Box<dyn Error>> {
+    match success {
+        true => Ok(folder.join(target).join("release/libtensorc_rt.a")),
+        false => Err("building the run-time library of artifacts failed".into()),
     }
-    let built = Path::new("rt").join(&target).join("release/libtensorc_rt.a");
-    let mut library = std::fs::read(out.join(built))?;
-    exclude_unwind_tables(&mut library)?;
-    std::fs::write(out.join("libtensorc_rt.a"), library)?;
-    println!("cargo::rustc-env=TENSORC_RT_TARGET={target}");
-    Ok(())
 }
 
 /// Keeps linkers from copying unwind tables: the core library comes compiled with them, which is a twentieth of a small program.

@@ -14,6 +14,23 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! The text IR ([`ir::text`]) writes a graph down:
+//!
+//! ```
+//! use tensorc::{Compiler, Options, Tensor, ir::text::parse_module};
+//!
+//! let compiler = Compiler::new(Options::default())?;
+//! let text = "graph @f(%x: f32[?n, 2], %w: f32[2, 1]) { %y = matmul(%x, %w) %z = relu(%y) return %z }";
+//! let model = compiler.model(parse_module(text, compiler.registry())?.graphs.remove(0));
+//! let w = Tensor::from_f32(&[2, 1], &[1.0, -1.0])?;
+//! for n in 1..3 {
+//!     let x = Tensor::from_f32(&[n, 2], &vec![0.5; 2 * n as usize])?;
+//!     let outputs = model.run(&[("x", x), ("w", w.clone())])?;
+//!     assert_eq!(outputs[0].1.dims(), [n, 1]);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

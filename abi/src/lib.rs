@@ -6,6 +6,13 @@
 //!
 //! Without the feature `plan` it is what the kernel library needs, and neither allocates nor needs the
 //! standard library.
+//!
+//! ```
+//! use tensorc_abi::DType;
+//!
+//! assert_eq!((DType::F32.name(), DType::F32.size()), ("f32", 4));
+//! assert!(DType::BF16.is_float());
+//! ```
 #![cfg_attr(not(feature = "plan"), no_std)]
 #![warn(missing_docs)]
 

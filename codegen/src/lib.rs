@@ -1,4 +1,12 @@
 //! From clusters of primitives to kernels and machine code.
+//!
+//! ```
+//! use tensorc_codegen::isa::{Arch, Isa};
+//!
+//! let isa: Isa = "x86_64-v3".parse()?;
+//! assert_eq!((isa.arch(), isa.to_string()), (Arch::X86_64, "x86_64-v3".to_owned()));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

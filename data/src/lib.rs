@@ -3,6 +3,20 @@
 //! A [`Dataset`] reads any of its examples by number; a [`DataIter`] gives batches, epoch after epoch. Everything random
 //! is a function of (seed, epoch, sample), and positions are explicit, so that the same batches come for any number of
 //! threads and after resuming anywhere.
+//!
+//! ```
+//! use tensorc_data::{Batches, DataIter, HostTensor};
+//!
+//! let data = HostTensor::from_slice(&[4, 1], &[0.0f32, 1.0, 2.0, 3.0])?;
+//! let labels = HostTensor::from_slice(&[4], &[0i64, 1, 0, 1])?;
+//! let mut batches = Batches::labelled(data, labels, 2)?;
+//! let mut examples = 0;
+//! while let Some(batch) = batches.next()? {
+//!     examples += batch.data[0].dims()[0];
+//! }
+//! assert_eq!(examples, 4);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

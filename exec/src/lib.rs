@@ -4,6 +4,15 @@
 //! the code that one calls, `sizes` executes the size program of a plan for many shapes, `run` executes steps on the workers of a host and enqueues them on a device. Hosts bring memory,
 //! threads and streams: `rt/` for models compiled ahead of time, the crate `runtime` for plans in memory. They implement
 //! [`Code`], [`Workers`] and [`Queue`].
+//!
+//! ```
+//! use tensorc_exec::SERIAL_NS;
+//! use tensorc_exec::sizes::grain;
+//!
+//! // Work that takes less than waking a thread stays on one.
+//! assert_eq!(grain(8, SERIAL_NS / 2), 8);
+//! assert_eq!(grain(8, 100 * SERIAL_NS), 1);
+//! ```
 #![cfg_attr(not(any(feature = "plan", test)), no_std)]
 #![warn(missing_docs)]
 

@@ -2,6 +2,20 @@
 //!
 //! Three levels share one text format: the tensor [`graph`], the loop-level [`kir`] and the
 //! compiled plan ([`tensorc_abi::Plan`]). Nothing here knows a particular operator.
+//!
+//! ```
+//! use tensorc_ir::TensorData;
+//! use tensorc_ir::interp::eval_graph;
+//! use tensorc_ir::text::parse_module;
+//!
+//! let text = "graph @f(%x: f32[2]) { %y = softplus(%x) %z = neg(%y) return %z }";
+//! let registry = tensorc_ops::registry()?;
+//! let module = parse_module(text, &registry)?;
+//! let x = TensorData::f32s(&[2], &[0.0, 1.0]).ok_or("2 elements")?;
+//! let results = eval_graph(&module.graphs[0], &registry, &[x])?;
+//! assert!((results[0].to_f64s()[0] + 2f64.ln()).abs() < 1e-6);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

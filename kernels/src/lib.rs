@@ -14,6 +14,19 @@
 //! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all ISA levels.
 //!
 //! Nothing here allocates or needs the standard library: kernels become part of programs compiled ahead of time.
+//!
+//! ```
+//! use tensorc_abi::{DType, FindOp};
+//! use tensorc_kernels::{FindOperand, find, find_words};
+//!
+//! let x = FindOperand { dtype: DType::U8, dims: &[4], bytes: &[0, 7, 0, 1] };
+//! let mut words = vec![0; find_words(FindOp::NonZero, &[Some(x.dims)]) as usize];
+//! let found = find(FindOp::NonZero, &[Some(x)], &mut words).map_err(|error| format!("{error:?}"))?;
+//! let mut positions = vec![0; found.bytes(0) as usize];
+//! found.write(0, &mut positions);
+//! assert_eq!(positions, [1i64, 3].map(i64::to_le_bytes).concat());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![warn(missing_docs)]
 #![no_std]
 

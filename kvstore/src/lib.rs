@@ -6,6 +6,17 @@
 //! - [`compress`]: gradients in fewer bits
 //! - [`place`]: which rank keeps which part of a value
 //! - `key`, `kind`: what values and stores are called
+//!
+//! ```
+//! use tensorc_kvstore::sum::sum_into;
+//! use tensorc_runtime::DType;
+//!
+//! let (a, b) = (1.5f32.to_le_bytes(), 2.0f32.to_le_bytes());
+//! let mut sum = [0; 4];
+//! sum_into(&mut sum, &[&a, &b], DType::F32)?;
+//! assert_eq!(f32::from_le_bytes(sum), 3.5);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

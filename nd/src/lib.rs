@@ -2,6 +2,15 @@
 //!
 //! [`NDArray`] is an asynchronous array of a [`Runtime`], [`autograd`] records calls and differentiates them, and [`executor`] binds
 //! a symbol to arrays and runs it forward and backward.
+//!
+//! ```
+//! use tensorc_nd::{Runtime, RuntimeOptions};
+//!
+//! let rt = Runtime::new(RuntimeOptions::default())?;
+//! let x = rt.array(&[2, 2], &[1f32, 2.0, 3.0, 4.0])?;
+//! assert_eq!(x.matmul(&x)?.to_vec::<f32>()?, [7.0, 10.0, 15.0, 22.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

@@ -2,6 +2,13 @@
 //!
 //! Adding an operator means adding one entry to one family file here; inference, lowering, fusion,
 //! code generation, import and documentation follow from the entry.
+//!
+//! ```
+//! let registry = tensorc_ops::registry()?;
+//! let softplus = registry.get("softplus").ok_or("no such operator")?;
+//! assert_eq!(softplus.names.onnx[0].name, "Softplus");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

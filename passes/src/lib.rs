@@ -2,6 +2,19 @@
 //!
 //! Passes see operators through their registry entries and, after decomposition, primitives only;
 //! no operator is known here by name.
+//!
+//! ```
+//! use tensorc_ir::text::{PrintOptions, parse_module, print_graph};
+//! use tensorc_passes::{CompilePhase, PassCx, Pipeline};
+//!
+//! let registry = tensorc_ops::registry()?;
+//! let text = "graph @f(%x: f32[2, 3]) { %y = softplus(%x) %z = neg(%y) return %z }";
+//! let mut graph = parse_module(text, &registry)?.graphs.remove(0);
+//! Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut PassCx::new(&registry))?;
+//! // Both operators are one kernel.
+//! assert_eq!(print_graph(&graph, &PrintOptions::default()).matches("= fused.").count(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

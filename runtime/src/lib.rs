@@ -3,6 +3,18 @@
 //! [`plan::Executable`] is a compiled [`tensorc_abi::Plan`] joined with machine code and weights;
 //! it is shared between threads. [`plan::Context`] is the mutable state of one run at a time, and
 //! [`Pool`] the threads that runs are spread over. Nothing here depends on the compiler.
+//!
+//! ```
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//! use tensorc_runtime::Pool;
+//!
+//! let (pool, sum) = (Pool::new(2)?, AtomicU64::new(0));
+//! pool.run(100, 10, &|_, tasks| {
+//!     sum.fetch_add(tasks.sum::<u64>(), Ordering::Relaxed);
+//! })?;
+//! assert_eq!(sum.into_inner(), 4950);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

@@ -2,6 +2,15 @@
 //!
 //! [`target`] says what kernels are made for. [`recognise`] finds the contractions and the attention that library kernels compute, [`cost`] says what kernels cost,
 //! [`order`] brings steps into an order that needs little memory, and [`memory`] gives buffers their places.
+//!
+//! ```
+//! use tensorc_schedule::Target;
+//! use tensorc_schedule::cost::CostModel;
+//!
+//! let costs = Target::default().machine();
+//! assert_eq!(CostModel::from_text(&costs.to_text())?, costs);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

@@ -3,6 +3,14 @@
 //! Names, defaults and formulas are MXNet's, so that a training script can be carried over and gives
 //! the same losses. Configurations ([`Initializer`], [`LrSchedule`], [`Optimizer`]) are plain values that
 //! serde writes and reads.
+//!
+//! ```
+//! use tensorc_train::{LrSchedule, Optimizer};
+//!
+//! let rates = LrSchedule::cosine(0.1, 100);
+//! assert!(rates.rate(80) < rates.rate(20));
+//! let _optimizer = Optimizer::sgd(0.1, 0.9).schedule(rates).weight_decay(1e-4);
+//! ```
 
 #![warn(missing_docs)]
 

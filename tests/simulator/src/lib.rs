@@ -3,6 +3,13 @@
 //!
 //! [`interpreted`] is what `--device=interpreted` names. No crate below the command line depends on this one: the compiler hands
 //! kernels to a driver of [`CodeForm::Ir`](tensorc_runtime::gpu::CodeForm::Ir) as they are.
+//!
+//! ```
+//! use tensorc_runtime::Device;
+//!
+//! let gpu = tensorc_simulator::interpreted(Device::accelerator(0));
+//! assert_eq!(gpu.device(), Device::accelerator(0));
+//! ```
 
 #![warn(missing_docs)]
 
