@@ -150,16 +150,20 @@ pub(crate) fn link(
     if let Some(driver) = compiler.gpu() {
         let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
         compiler.progress("generate code");
-        return report.timed(compiler, "codegen", || {
+        let loaded = report.timed(compiler, "codegen", || {
             let (kernels, calls) =
                 (gpu_kernels::load(compiler, driver, &kernels, &distinct(&plan))?, vendor::load(driver, &plan)?);
             link_device(driver, plan, [&kernels, &calls], weights, compiler.weights())
-        });
+        })?;
+        compiler.progress("run");
+        return Ok(loaded);
     }
     let code = generate(compiler, &kernels, deadline, report)?;
     compiler.progress("pack weights");
     let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
-    report.timed(compiler, "load", || link_code(compiler, plan, &code, weights, &externs))
+    let loaded = report.timed(compiler, "load", || link_code(compiler, plan, &code, weights, &externs))?;
+    compiler.progress("run");
+    Ok(loaded)
 }
 
 /// Generates the code of kernels for the processor.

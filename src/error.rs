@@ -11,6 +11,8 @@ use tensorc_runtime::gpu::DriverError;
 use tensorc_runtime::plan::{LoadError, RunError};
 use tensorc_runtime::{AllocError, Device, PoolError, WeightError};
 
+use crate::aot::link::LinkError;
+
 /// Why a model could not be loaded, compiled or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -81,6 +83,9 @@ pub enum Error {
     /// A model cannot be compiled ahead of time as asked, or the result cannot be used.
     #[error("{0}")]
     Artifact(String),
+    /// A library or program could not be made of a compiled model.
+    #[error(transparent)]
+    Link(#[from] LinkError),
     /// An extent is asked for that an input or dimension cannot have.
     #[error("{0}")]
     Shape(String),

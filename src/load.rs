@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, list_inputs, signature};
 use tensorc_frontend::symbol::Symbol;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::verify::{Stage, verify_graph};
 use tensorc_passes::CompilePhase;
@@ -85,7 +86,10 @@ impl Compiler {
         let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
         let mut module = tensorc_ir::text::parse_module(&text, self.registry())?;
         match module.graphs.len() {
-            0 => Err(Error::Internal(format!("{}: the file holds no graph", path.display()))),
+            0 => {
+                let why = format!("{}: the file holds no graph", path.display());
+                Err(Diagnostic::new(DiagnosticCode::Verify, why).into())
+            }
             _ => {
                 let graph = module.graphs.swap_remove(0);
                 verify_graph(&graph, Stage::Imported)?;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use clap::Args;
+use tensorc::ir::diag::Diagnostic;
 use tensorc::passes::FusionStrategy;
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device as Place, DeviceKind};
 use tensorc::schedule::cost::CostModel;
-use tensorc::{Backend, Compiler, Limits, Model, Options, VendorLibraries};
+use tensorc::{Backend, Compiler, Error, Limits, Model, Options, VendorLibraries};
 
 use super::arrays::Inputs;
 use super::failure::{CliFailure, Usage};
@@ -18,6 +19,7 @@ use super::{arrays, code, limits, npz, progress};
 
 /// Options of every command that compiles.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Compilation")]
 pub struct CompileArgs {
     /// Threads to compile and run on (default: all that CPU affinity and quota allow)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -116,17 +118,23 @@ impl CompileArgs {
             options.passes.fuse = FusionStrategy::Off;
         }
         if let Some(path) = &self.cost_model {
-            let named = |e: &dyn Display| format!("{}: {e}", path.display());
-            let text = fs::read_to_string(path).map_err(|e| named(&e))?;
-            options.passes.target.costs = Some(CostModel::from_text(&text).map_err(|e| named(&e))?);
+            let text = text_of(path)?;
+            let named = |e: Diagnostic| format!("{}: {e}", path.display());
+            options.passes.target.costs = Some(CostModel::from_text(&text).map_err(named)?);
         }
         options.progress = Some(progress::phase);
         Ok(Compiler::new(options)?)
     }
 }
 
+/// The text in a file.
+pub fn text_of(path: &Path) -> Result<String, Error> {
+    fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
 /// Where code is kept for later runs of the program.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Compilation")]
 pub struct CacheArgs {
     /// Cache machine code in a folder (default: $TENSORC_CODE_CACHE, else no cache)
     #[arg(long, value_name = "DIR")]
@@ -136,15 +144,21 @@ pub struct CacheArgs {
 impl CacheArgs {
     /// The folder, if code is kept.
     pub fn folder(&self) -> Option<PathBuf> {
-        let set = || env::var_os("TENSORC_CODE_CACHE").filter(|path| !path.is_empty()).map(PathBuf::from);
-        self.code_cache.clone().or_else(set)
+        self.code_cache.clone().or_else(default_code_cache)
     }
+}
+
+/// The folder of `TENSORC_CODE_CACHE`.
+pub fn default_code_cache() -> Option<PathBuf> {
+    env::var_os("TENSORC_CODE_CACHE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// A model, in one file or two.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Model and inputs")]
 pub struct ModelArgs {
     /// Model file: ONNX (.onnx), MXNet symbol (.json) or text IR (.tc)
+    #[arg(help_heading = None)]
     model: PathBuf,
     /// Parameters of the symbol
     #[arg(long, value_name = "PARAMS")]
@@ -187,6 +201,7 @@ impl ModelArgs {
 
 /// Where a model's inputs come from.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Model and inputs")]
 pub struct InputArgs {
     #[command(flatten)]
     model: ModelArgs,

@@ -8,7 +8,7 @@ use tensorc::ir::{DenseType, Rng};
 use tensorc::runtime::host_tensor::byte_len;
 use tensorc::{DType, Model, Tensor};
 
-use super::failure::{CliFailure, Usage};
+use super::failure::{CliFailure, NoMemory, Usage};
 use super::npz;
 
 /// A model's inputs in signature order, and whether they were made up.
@@ -90,7 +90,7 @@ pub fn values(model: &Model, args: &[String]) -> Result<Vec<(String, Tensor)>, C
 
 /// Values a model can take without harm: floats in [-1, 1), small non-negative integers, true.
 fn random(name: &str, DenseType { dtype, dims }: &DenseType, seed: u64) -> Result<Tensor, CliFailure> {
-    let too_large = || format!("input `{name}`: there is no memory for {dims:?} of {dtype}");
+    let too_large = || NoMemory(format!("input `{name}`: there is no memory for {dims:?} of {dtype}"));
     let total = byte_len(*dtype, dims).and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(too_large)?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(total).map_err(|_| too_large())?;

@@ -25,19 +25,19 @@ pub struct BenchArgs {
     #[command(flatten)]
     cache: CacheArgs,
     /// Timed runs
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 50, help_heading = "Measuring", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Save the outputs, named by graph output
-    #[arg(long, value_name = "NPZ")]
+    #[arg(long, value_name = "NPZ", help_heading = "Output")]
     output: Option<PathBuf>,
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
     /// Time every kernel
-    #[arg(long)]
+    #[arg(long, help_heading = "Measuring")]
     profile: bool,
     /// Also run from N threads at once, each as often as --repeat says
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", help_heading = "Measuring", value_parser = clap::value_parser!(u32).range(1..=1024))]
     callers: Option<u32>,
 }
 
@@ -58,6 +58,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
     let compile = loaded + start.elapsed();
     super::progress::clear();
     warn(&compiler);
+    super::progress::phase(&format!("run {} times", args.repeat));
     let start = Instant::now();
     let outputs = session.run(&ordered)?;
     let first = start.elapsed();
@@ -73,6 +74,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
         npz::write(path, &named.collect::<Vec<_>>())?;
     }
     let served = args.callers.map(|callers| serve(&model, &named, callers, args.repeat)).transpose()?;
+    super::progress::clear();
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let (plan, workers) = (session.plan(), compiler.pool().threads());
     let (activations, planned, bound) =
@@ -113,8 +115,10 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
         writeln!(text, "served {per_second:>11.1} runs/s   median {:.3} ms   worst {:.3} ms", ms(median), ms(worst))?;
     }
     if args.profile {
+        super::progress::phase("run with a clock at every step");
         profile(&mut session, &refs, &mut results, args.repeat.min(20), &mut text)?;
     }
+    super::progress::clear();
     print(&text)
 }
 

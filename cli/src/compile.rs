@@ -25,35 +25,35 @@ pub struct AheadArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Output path: OUT.o, OUT.a, OUT.so, OUT, OUT.ir, OUT.kir, OUT.s or OUT.ptx; OUT.h, OUT.json and OUT.weights are written too
-    #[arg(short, long, value_name = "OUT")]
+    #[arg(short, long, value_name = "OUT", help_heading = "Output")]
     out: PathBuf,
     /// Kinds of output, comma-separated
-    #[arg(long, value_delimiter = ',', default_value = "obj")]
+    #[arg(long, value_delimiter = ',', default_value = "obj", help_heading = "Output")]
     emit: Vec<Emit>,
     /// native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64; or a GPU, cuda:sm_80 or cuda:sm_90a
-    #[arg(long, default_value = "native")]
+    #[arg(long, default_value = "native", help_heading = "Target")]
     target: String,
     /// The processor of a program whose kernels run on a GPU, as a target
-    #[arg(long, value_name = "TARGET", default_value = "native")]
+    #[arg(long, value_name = "TARGET", default_value = "native", help_heading = "Target")]
     host: String,
     /// NVIDIA's assembler (ptxas) for machine code beside PTX; `none`: PTX only (default: $TENSORC_PTXAS, else ptxas of
     /// the PATH)
-    #[arg(long, value_name = "PROGRAM")]
+    #[arg(long, value_name = "PROGRAM", help_heading = "Target")]
     ptxas: Option<PathBuf>,
     /// Extents of an input or a named dimension, `x=1,3,224,224` or `batch=4`, or a range of a dimension, `batch=1..8`, `height=32..640/32` in steps
-    #[arg(long = "shape", value_name = "NAME=N,…")]
+    #[arg(long = "shape", value_name = "NAME=N,…", help_heading = "Model and inputs")]
     shapes: Vec<String>,
     /// Prefix of the C functions (default: from OUT)
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     name: Option<String>,
     /// Where the weights go
-    #[arg(long, value_enum, default_value_t = WeightFiles::File)]
+    #[arg(long, value_enum, default_value_t = WeightFiles::File, help_heading = "Output")]
     weights: WeightFiles,
     /// The C compiler that links
-    #[arg(long, value_name = "PROGRAM")]
+    #[arg(long, value_name = "PROGRAM", help_heading = "Target")]
     linker: Option<OsString>,
     /// libtensorc_rt.a for another machine
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Target")]
     runtime_library: Option<PathBuf>,
     #[command(flatten)]
     compile: CompileArgs,
@@ -111,9 +111,11 @@ pub fn run(args: &AheadArgs) -> Result<(), CliFailure> {
         program: args.emit.contains(&Emit::Exe),
     };
     let artifact = compile(&model, &request)?;
+    super::progress::phase("write and link");
+    let written = write(args, &request, &artifact)?;
     super::progress::clear();
     let mut text = String::new();
-    for path in write(args, &request, &artifact)? {
+    for path in written {
         let bytes = std::fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?.len();
         text += &format!("{:>12} bytes  {}\n", bytes, path.display());
     }

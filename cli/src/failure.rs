@@ -8,13 +8,18 @@ pub type CliFailure = Box<dyn std::error::Error>;
 #[error("{0}")]
 pub struct Usage(pub String);
 
+/// There is no memory for what a command makes up.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoMemory(pub String);
+
 /// Characters of a message at most: it may quote names of any length.
 const LONGEST: usize = 10_000;
 
 /// The message for the terminal. What it quotes from a model cannot begin a line or send the terminal a command.
 pub fn line(failure: &CliFailure) -> String {
     // What a linker prints has lines of its own.
-    let quotes = failure.downcast_ref().is_some_and(|error| !matches!(error, tensorc::Error::Artifact(_)));
+    let quotes = failure.downcast_ref().is_some_and(|error| !matches!(error, tensorc::Error::Link(_)));
     let message = failure.to_string();
     let mut line = String::new();
     for c in message.chars().take(LONGEST) {

@@ -15,16 +15,16 @@ pub struct InspectArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Extents of an input or a named dimension: `x=1,3,224,224` or `batch=4`; others are 1
-    #[arg(long = "shape", value_name = "NAME=N,…")]
+    #[arg(long = "shape", value_name = "NAME=N,…", help_heading = "Model and inputs")]
     shapes: Vec<String>,
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
     /// Of a compiled model: the text of every kernel
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     kernels: bool,
     /// Draw the memory plan
-    #[arg(long, value_name = "SVG")]
+    #[arg(long, value_name = "SVG", help_heading = "Output")]
     memory: Option<PathBuf>,
     #[command(flatten)]
     compile: CompileArgs,

@@ -1,5 +1,10 @@
-//! The commands, and the mapping of errors to exit codes: 1 if the model or data is at fault, 2 for
-//! wrong usage.
+//! The command line of tensorc as a library: the commands, and the mapping of errors to exit codes: 1 if the model or data is at
+//! fault, 2 for wrong usage.
+//!
+//! ```
+//! let command = tensorc_cli::command();
+//! assert!(command.try_get_matches_from(["tensorc", "run", "model.onnx", "--threads=2"]).is_ok());
+//! ```
 
 #![warn(missing_docs)]
 
@@ -9,11 +14,15 @@ mod artifact;
 mod bench;
 mod code;
 mod compile;
+mod doctor;
 mod failure;
+mod help;
+mod hint;
 #[cfg(feature = "images")]
 mod im2rec;
 mod inspect;
 mod limits;
+mod manual;
 mod npz;
 mod operators;
 mod opt;
@@ -28,7 +37,7 @@ mod without_images;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use failure::Usage;
 #[cfg(not(feature = "images"))]
@@ -61,11 +70,23 @@ enum CliCommand {
     /// Describe the operators
     #[command(alias = "operators")]
     Ops(operators::OpsArgs),
+    /// Show what this machine has, and what works on it
+    Doctor(doctor::DoctorArgs),
+    /// Write completions for a shell to standard output
+    Completions(manual::CompletionsArgs),
+    /// Write manual pages
+    Man(manual::ManArgs),
+}
+
+/// The command line, with all that `--help` says.
+pub fn command() -> Command {
+    help::describe(Cli::command())
 }
 
 /// Executes the command line of this process; its exit status is 0, 1 if the model or data is at fault, 2 for wrong usage.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let result = match &cli.command {
         CliCommand::Run(args) => run::run(args),
         CliCommand::Bench(args) => bench::run(args),
@@ -75,12 +96,18 @@ pub fn main() -> ExitCode {
         CliCommand::Im2Rec(args) => im2rec::run(args),
         CliCommand::Records(args) => records::run(args),
         CliCommand::Ops(args) => operators::run(args),
+        CliCommand::Doctor(args) => doctor::run(args),
+        CliCommand::Completions(args) => manual::completions(args),
+        CliCommand::Man(args) => manual::man(args),
     };
     progress::clear();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("tensorc: {}", failure::line(&failure));
+            if let Some(hint) = hint::of(&failure, matches.subcommand_name().unwrap_or("help")) {
+                eprintln!("{} {hint}", output::emphasised("hint:"));
+            }
             let usage = failure.is::<Usage>() || matches!(failure.downcast_ref(), Some(tensorc::Error::Shape(_)));
             ExitCode::from(if usage { 2 } else { 1 })
         }

@@ -4,15 +4,11 @@ use std::fs;
 use std::time::Duration;
 
 use tensorc::Limits;
+use tensorc::runtime::memory_limit;
 
 /// The limits of models that are read from files: what a mistake or malice in them may cost.
 pub fn default() -> Limits {
-    Limits {
-        memory: machine_memory(),
-        time: Some(Duration::from_secs(3600)),
-        nodes: Some(10_000_000),
-        code: Some(4 << 30),
-    }
+    Limits { memory: memory(), time: Some(Duration::from_secs(3600)), nodes: Some(10_000_000), code: Some(4 << 30) }
 }
 
 /// `memory=2GiB,time=60s`: what is not named keeps its default; `none`: nothing is bounded.
@@ -52,10 +48,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
     found.ok_or_else(|| format!("`{text}` is not a time such as 60s or 10min"))
 }
 
-/// Bytes of memory of this machine, if it says.
-fn machine_memory() -> Option<u64> {
+/// Bytes of memory of this machine, if it says, or that this process may have.
+fn memory() -> Option<u64> {
+    [memory_info("MemTotal:"), memory_limit()].into_iter().flatten().min()
+}
+
+/// A number of bytes that the system states of memory.
+pub fn memory_info(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 

@@ -26,7 +26,7 @@ use tensorc::schedule::{Target, cost, plan_memory, verify::verify_clusters};
 use tensorc::{Compiler, Error, Isa, Model, Options, binding, lower};
 use tensorc_codegen::lower::lower_open;
 
-use super::args::CompileArgs;
+use super::args::{CompileArgs, text_of};
 use super::arrays;
 use super::code::DumpForm;
 use super::failure::{CliFailure, Usage};
@@ -39,62 +39,62 @@ pub struct OptArgs {
     #[arg(required_unless_present = "print_cost_model")]
     file: Option<PathBuf>,
     /// Parameters of the symbol
-    #[arg(long, value_name = "PARAMS")]
+    #[arg(long, value_name = "PARAMS", help_heading = "Model and inputs")]
     params: Option<PathBuf>,
     /// Passes to run: `name{option=value},…`, ending in `lower` or `lower,plan-memory` if wanted
-    #[arg(long, value_name = "PIPELINE", conflicts_with = "to")]
+    #[arg(long, value_name = "PIPELINE", conflicts_with = "to", help_heading = "Passes")]
     passes: Option<String>,
     /// Run the default pipeline up to a phase: import, type, simplify, layout, fuse, schedule, lower or plan; or on to the code of
     /// kernels: clif, llvm, asm or ptx
-    #[arg(long, value_name = "PHASE")]
+    #[arg(long, value_name = "PHASE", help_heading = "Passes")]
     to: Option<String>,
     /// Target of the printed code: native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64; or a GPU: cuda:sm_80 or
     /// cuda:sm_90a
-    #[arg(long, value_name = "NAME", default_value = "native")]
+    #[arg(long, value_name = "NAME", default_value = "native", help_heading = "Passes")]
     target: String,
     /// Print the IR to standard error after these passes
-    #[arg(long, value_name = "PASS,…", value_delimiter = ',')]
+    #[arg(long, value_name = "PASS,…", value_delimiter = ',', help_heading = "What is printed")]
     print_after: Vec<String>,
     /// Print the IR to standard error after each pass that changed it
-    #[arg(long)]
+    #[arg(long, help_heading = "What is printed")]
     print_changed: bool,
     /// Print how long each pass took to standard error
-    #[arg(long)]
+    #[arg(long, help_heading = "What is printed")]
     time_passes: bool,
     /// Print bytes moved and estimated time of each fused kernel to standard error
-    #[arg(long)]
+    #[arg(long, help_heading = "What is printed")]
     costs: bool,
     /// Print the cost model and exit
-    #[arg(long)]
+    #[arg(long, help_heading = "What is printed")]
     print_cost_model: bool,
     /// Print the rewrites that made each node (or one node) and their savings to standard error
-    #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "", help_heading = "What is printed")]
     explain: Option<String>,
     /// Check the rules of the IR after each pass
     #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true,
-          action = clap::ArgAction::Set)]
+          action = clap::ArgAction::Set, help_heading = "Checks")]
     verify_each: bool,
     /// Instead of printing IR, check that passes preserve values (interpreter; compiled code if lowered or requested)
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true,
-          default_missing_value = "auto")]
+          default_missing_value = "auto", help_heading = "Checks")]
     check_values: Option<CheckValues>,
     /// Instead of printing IR, print memory traffic of each GPU kernel, interpreted on random data
-    #[arg(long, conflicts_with_all = ["check_values", "output"])]
+    #[arg(long, conflicts_with_all = ["check_values", "output"], help_heading = "Checks")]
     traffic: bool,
     /// Bind an input or a named dimension: `x=1,3,224,224` or `batch=4`
-    #[arg(long = "shape", value_name = "NAME=N,…")]
+    #[arg(long = "shape", value_name = "NAME=N,…", help_heading = "Model and inputs")]
     shapes: Vec<String>,
     /// Keep open dimensions as symbols, up to `--to=lower`; the conditions under which the result holds follow it as comments
-    #[arg(long, conflicts_with_all = ["check_values", "traffic", "output", "time_passes", "costs"])]
+    #[arg(long, conflicts_with_all = ["check_values", "traffic", "output", "time_passes", "costs"], help_heading = "Passes")]
     open: bool,
     /// Print every constant in full, also on standard output
-    #[arg(long)]
+    #[arg(long, help_heading = "What is printed")]
     full: bool,
     /// Write the IR to a file, constants in full
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = "What is printed")]
     output: Option<PathBuf>,
     /// Take a text file apart at lines `// ---`; a part that fails does not keep the others from being printed
-    #[arg(long, conflicts_with = "output")]
+    #[arg(long, conflicts_with = "output", help_heading = "Passes")]
     split: bool,
     #[command(flatten)]
     compile: CompileArgs,
@@ -138,8 +138,7 @@ pub fn run(args: &OptArgs) -> Result<(), CliFailure> {
         // Constants were read for what was printed, too.
         return Ok(files.iter().try_for_each(|files| files.confirm(Ok(())))?);
     }
-    let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-    let parts = parts(&text);
+    let parts = parts(&text_of(file)?);
     let mut failed = 0;
     for part in &parts {
         let parsed = parse_module(part, job.compiler.registry()).map_err(|d| format!("{}: {d}", file.display()).into());
@@ -292,8 +291,7 @@ impl OptJob<'_> {
             }
             return Ok(TextModule { graphs: vec![graph], ..TextModule::default() });
         }
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        parse_module(&text, self.compiler.registry()).map_err(|d| format!("{}: {d}", path.display()).into())
+        parse_module(&text_of(path)?, self.compiler.registry()).map_err(|d| format!("{}: {d}", path.display()).into())
     }
 
     /// Does what is asked with all that a file holds, or a part of one.

@@ -1,6 +1,7 @@
 //! What commands write: results on standard output, warnings on standard error.
 
-use std::io::{self, ErrorKind, Write};
+use std::env;
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use tensorc::Compiler;
 
@@ -20,5 +21,15 @@ pub fn warn(compiler: &Compiler) {
     if let Some(failure) = compiler.code_cache_failure() {
         progress::clear();
         eprintln!("tensorc: warning: {failure}");
+    }
+}
+
+/// A word on standard error that stands out where that is a terminal, unless `NO_COLOR` is set or the terminal has no colours.
+pub fn emphasised(word: &str) -> String {
+    let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+    let plain = set("NO_COLOR") || env::var_os("TERM").is_some_and(|term| term == "dumb");
+    match io::stderr().is_terminal() && !plain {
+        true => format!("\u{1b}[1;36m{word}\u{1b}[0m"),
+        false => word.to_owned(),
     }
 }

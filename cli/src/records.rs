@@ -44,7 +44,9 @@ pub fn run(args: &RecordsArgs) -> Result<(), CliFailure> {
     show(&records, args.head)?;
     let mut faults: Vec<DataError> = records.damage().map(|damage| damage.error).collect();
     if args.verify {
+        super::progress::phase("decode images");
         faults.extend(verify(&records));
+        super::progress::clear();
     }
     for fault in faults.iter().take(MAX_SHOWN_ERRORS) {
         eprintln!("tensorc: {fault}");

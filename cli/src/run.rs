@@ -20,10 +20,10 @@ pub struct RunArgs {
     #[command(flatten)]
     cache: CacheArgs,
     /// Save the outputs, named by graph output
-    #[arg(long, value_name = "NPZ")]
+    #[arg(long, value_name = "NPZ", help_heading = "Output")]
     output: Option<PathBuf>,
     /// Write a trace of compilation and run for ui.perfetto.dev or chrome://tracing
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", help_heading = "Output")]
     trace: Option<PathBuf>,
 }
 
@@ -43,6 +43,7 @@ pub fn run(args: &RunArgs) -> Result<(), CliFailure> {
     }
     let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     let outputs = model.run(&named)?;
+    super::progress::clear();
     warn(&compiler);
     if let Some(path) = &args.trace {
         profiler.stop();

@@ -75,6 +75,7 @@ impl Comparison<'_> {
         let states = states.map(|(i, _)| format!("{} after the run", self.before.node(self.before.inputs()[i]).name));
         let names: Vec<String> = outputs.chain(states).collect();
         for (seed, mix) in MIXES.into_iter().enumerate() {
+            super::progress::phase("interpret");
             let given = random(inputs, mix, seed as u64);
             let evaluate =
                 |graph| eval_step(graph, registry, &given).map(|(outputs, states)| [outputs, states].concat());

@@ -21,6 +21,7 @@
 pub mod array;
 pub mod artifact;
 mod bounds;
+mod control_groups;
 pub mod device;
 pub mod dlpack;
 mod driver;
@@ -37,6 +38,7 @@ mod tensor;
 pub mod threads;
 mod weights;
 
+pub use control_groups::memory_limit;
 pub use device::{Device, DeviceKind};
 pub use engine::Engine;
 /// The crate of the element types f16 and bf16.
@@ -51,5 +53,5 @@ pub use storage::{MemoryBlock, Storage, StorageConfig};
 pub use tensor::{Element, TensorMut, TensorRef};
 pub use tensorc_abi::DType;
 pub use tensorc_abi::memory::{AlignedBuffer, AllocError};
-pub use threads::available_threads;
+pub use threads::{ThreadLimits, available_threads, thread_limits};
 pub use weights::{WeightCache, WeightError, WeightStorage, pack_weight};

@@ -1,20 +1,32 @@
 //! How many threads this process may run at once: CPU affinity and control-group quota.
 //!
 //! No environment variable takes part. Quotas are rounded up, so that a quota of 1.5 CPUs is used
-//! by two threads. Files read: `/proc/self/cgroup`, `/proc/self/mountinfo`, and `cpu.max` (control
-//! groups version 2) or `cpu.cfs_quota_us` and `cpu.cfs_period_us` (version 1) of the process's
-//! group and of every group above it.
+//! by two threads. Files read: `cpu.max` (control groups version 2) or `cpu.cfs_quota_us` and
+//! `cpu.cfs_period_us` (version 1).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::control_groups::{ReadFile, least, read_file};
 
 /// Threads that can run at the same time, at least 1.
 pub fn available_threads() -> usize {
-    let cpus = affinity_count().or_else(|| std::thread::available_parallelism().ok().map(|n| n.get())).unwrap_or(1);
-    match quota(&|path| std::fs::read_to_string(path).ok()) {
-        Some(limit) => cpus.min(limit),
-        None => cpus,
-    }
-    .max(1)
+    let ThreadLimits { affinity, quota } = thread_limits();
+    let cpus = affinity.or_else(|| std::thread::available_parallelism().ok().map(|n| n.get())).unwrap_or(1);
+    cpus.min(quota.unwrap_or(cpus)).max(1)
+}
+
+/// What bounds the number of threads that run at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadLimits {
+    /// CPUs in the affinity mask of the calling thread, if the system tells.
+    pub affinity: Option<usize>,
+    /// The smallest quota of the control groups of the process, in whole CPUs, rounded up.
+    pub quota: Option<usize>,
+}
+
+/// The bounds of this process.
+pub fn thread_limits() -> ThreadLimits {
+    ThreadLimits { affinity: affinity_count(), quota: quota(&read_file) }
 }
 
 /// The number of threads to use for a wish: [`available_threads`] without one, and never more.
@@ -47,64 +59,9 @@ fn affinity_count() -> Option<usize> {
     None
 }
 
-/// Contents of a file, or nothing where it cannot be read.
-type ReadFile<'a> = &'a dyn Fn(&Path) -> Option<String>;
-
 /// The smallest quota of the process's control groups in whole CPUs, rounded up.
 fn quota(read: ReadFile<'_>) -> Option<usize> {
-    let groups = read(Path::new("/proc/self/cgroup"))?;
-    let mounts = read(Path::new("/proc/self/mountinfo"))?;
-    groups
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.splitn(3, ':');
-            let (id, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);
-            let unified = id == "0" && controllers.is_empty();
-            if !unified && !controllers.split(',').any(|c| c == "cpu") {
-                return None;
-            }
-            let mount = find_mount(&mounts, unified, group)?;
-            let read_limit = if unified { limit_v2 } else { limit_v1 };
-            mount.groups_upwards().filter_map(|dir| read_limit(&dir, read)).min()
-        })
-        .min()
-}
-
-/// A mounted control-group hierarchy and the process's place in it.
-struct Mount {
-    point: PathBuf,
-    /// The process's group below the mount point.
-    below: PathBuf,
-}
-
-impl Mount {
-    /// The process's group folder, then each one above it down to the mount point.
-    fn groups_upwards(&self) -> impl Iterator<Item = PathBuf> + '_ {
-        self.below.ancestors().map(|below| self.point.join(below))
-    }
-}
-
-/// The mount of the `cpu` hierarchy through which `group` can be seen.
-///
-/// A line of mountinfo reads `id parent dev root point options [tags…] - type source super-options`.
-fn find_mount(mountinfo: &str, unified: bool, group: &str) -> Option<Mount> {
-    mountinfo.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut after = after.split(' ');
-        let (kind, super_options) = (after.next()?, after.nth(1)?);
-        let matches = match unified {
-            true => kind == "cgroup2",
-            false => kind == "cgroup" && super_options.split(',').any(|option| option == "cpu"),
-        };
-        if !matches {
-            return None;
-        }
-        let mut before = before.split(' ').skip(3);
-        let (root, point) = (before.next()?, before.next()?);
-        // Inside a container the mount may show only the container's own subtree.
-        let below = Path::new(group).strip_prefix(root).unwrap_or(Path::new(""));
-        Some(Mount { point: PathBuf::from(point), below: below.to_path_buf() })
-    })
+    least("cpu", read, &|dir, unified| if unified { limit_v2(dir, read) } else { limit_v1(dir, read) })
 }
 
 fn limit_v2(dir: &Path, read: ReadFile<'_>) -> Option<usize> {

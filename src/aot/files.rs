@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::link::{LinkOutput, Tools, link};
+use super::link::{LinkError, LinkOutput, Tools, link};
 use super::{AotRequest, Artifact, bindings};
 use crate::error::Error;
 
@@ -50,8 +50,7 @@ impl Artifact {
                 ArtifactFile::Linked(LinkOutput::Program) => ("", LinkOutput::Program),
             };
             let path = with_extension(out, extension);
-            link(product, &request.name, &self.object, request.target, tools, &path)
-                .map_err(|error| Error::Artifact(error.to_string()))?;
+            link(product, &request.name, &self.object, request.target, tools, &path)?;
             written.push(path);
         }
         Ok(written)
@@ -65,7 +64,7 @@ impl Artifact {
 pub fn write_file(path: PathBuf, bytes: &[u8]) -> Result<PathBuf, Error> {
     match std::fs::write(&path, bytes) {
         Ok(()) => Ok(path),
-        Err(error) => Err(Error::Artifact(format!("{}: {error}", path.display()))),
+        Err(source) => Err(LinkError::File { path, source }.into()),
     }
 }
 

@@ -10,8 +10,8 @@ use tensorc_codegen::isa::{Arch, Isa};
 
 /// The run-time library for the machine of the compiler.
 const OWN_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libtensorc_rt.a"));
-/// The machine of the compiler.
-const OWN_TARGET: &str = env!("TENSORC_RT_TARGET");
+/// The machine of the compiler, as `rustc` names it.
+pub const OWN_TARGET: &str = env!("TENSORC_RT_TARGET");
 
 /// What is made of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,15 +41,15 @@ pub enum LinkError {
     #[error("{path}: {source}", path = path.display())]
     File { path: PathBuf, source: io::Error },
     /// The linker cannot be run.
-    #[error("the linker `{linker}` cannot be run: {source}; name another with --linker")]
+    #[error("the linker `{linker}` cannot be run: {source}")]
     Linker { linker: String, source: io::Error },
     /// The linker failed.
     #[error("the linker `{linker}` failed: {message}")]
     Failed { linker: String, message: String },
     /// There is no run-time library for the target.
     #[error(
-        "the run-time library for {target} is not part of this compiler: build it with `cargo build --release \
-         --manifest-path rt/Cargo.toml --target {triple}` and give it with --runtime-library"
+        "the run-time library for {target} is not part of this compiler: build it in the sources of tensorc with `cargo \
+         build --release --manifest-path rt/Cargo.toml --target {triple}` and give it with --runtime-library"
     )]
     Library { target: Isa, triple: &'static str },
 }

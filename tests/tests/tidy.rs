@@ -2,6 +2,7 @@
 //! where, and sizes.
 
 mod documents;
+mod packages;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -113,7 +114,9 @@ fn files(folder: &str, extension: &str) -> Vec<(String, String)> {
         let Ok(entries) = fs::read_dir(&dir) else { continue };
         for path in entries.map(|e| e.unwrap().path()) {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() && name != "target" && !name.starts_with('.') {
+            if path.is_symlink() {
+                // What it leads to has a place of its own.
+            } else if path.is_dir() && name != "target" && !name.starts_with('.') {
                 open.push(path);
             } else if Path::new(&name).extension().is_some_and(|e| e == extension) {
                 let relative = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();

@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use super::*;
 
 /// Documents outside of `docs/`, which is read whole.
-const FRONT: [&str; 8] = [
+const FRONT: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "benches/README.md",
     "benches/gpu/README.md",
@@ -210,6 +211,37 @@ fn every_option_of_the_command_line_is_described() {
     let described = |option: &str| text.split(&format!("--{option}")).skip(1).any(ends);
     let missing = options.into_iter().filter(|option| !described(option)).map(|option| format!("--{option}"));
     assert_none("options that no document describes", &missing.collect::<Vec<_>>());
+}
+
+/// Long options in the spans of a table or a sentence: `--name`, `--name VALUE`, `--name=VALUE`.
+fn options_in(text: &str) -> BTreeSet<String> {
+    let named = spans(text).flat_map(|span| span.split(' ')).filter_map(|word| word.strip_prefix("--"));
+    let names = named.map(|name| name.split(['=', '[', ',']).next().unwrap_or_default().to_owned());
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+#[test]
+fn the_page_of_the_command_line_has_only_options_that_exist() {
+    let declared: BTreeSet<String> = sources("cli/src").iter().flat_map(|(_, text)| options_of(text)).collect();
+    let text = prose(&read("docs/command-line.md"));
+    // Cargo's, and those that every command has.
+    let others = ["release", "features", "help", "path", "version"];
+    let unknown = options_in(&text).into_iter().filter(|o| !declared.contains(o) && !others.contains(&o.as_str()));
+    assert_none("options that no command has", &unknown.collect::<Vec<_>>());
+}
+
+#[test]
+fn the_page_of_the_command_line_has_every_command() {
+    let text = read("docs/command-line.md");
+    let described: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("| `")?.split(['`', ' ']).next()).collect();
+    let declared = read("cli/src/lib.rs");
+    let commands = declared.split("enum CliCommand {").nth(1).unwrap().split("\n}").next().unwrap();
+    let variants = commands.lines().filter_map(|line| line.trim().split_once('(')).map(|(name, _)| name.to_lowercase());
+    let variants: Vec<String> = variants.filter(|name| is_name(name)).collect();
+    assert!(variants.len() > 8, "found only {variants:?}");
+    let missing = variants.into_iter().filter(|name| !described.contains(name.as_str()));
+    assert_none("commands that docs/command-line.md does not have", &missing.collect::<Vec<_>>());
 }
 
 #[test]
