@@ -232,7 +232,9 @@ fn read(proto: &TensorProto, files: &mut ModelFiles) -> Result<TensorData, Tenso
         DType::Bool => normalise_bool(data.bytes().clone()).into(),
         _ if is_packed => {
             files.budget.take_bytes(bytes)?;
-            below_byte::unpacked(dtype, data.bytes(), bytes).into()
+            let unpacked = below_byte::unpacked(dtype, data.bytes(), bytes);
+            data.check()?;
+            unpacked.into()
         }
         _ => data,
     };
