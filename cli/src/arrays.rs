@@ -7,6 +7,7 @@ use tensorc::binding;
 use tensorc::ir::{DenseType, Rng};
 use tensorc::runtime::host_tensor::byte_len;
 use tensorc::{DType, Model, Tensor};
+use tensorc_data::formats::stored_as;
 
 use super::failure::{CliFailure, NoMemory, Usage};
 use super::npz;
@@ -28,9 +29,12 @@ pub fn inputs(model: &Model, file: Option<&Path>, extents: &[String]) -> Result<
             let mut arrays = npz::read(path)?;
             for (name, array) in &mut arrays {
                 let declared = signature.iter().find(|(n, _)| n == name).and_then(|(_, t)| t.dtype);
-                if declared == Some(DType::BF16) && array.dtype() == DType::U16 {
-                    *array = Tensor::from_bytes(DType::BF16, array.dims(), array.bytes().to_vec())?;
+                let stored = declared.filter(|dtype| *dtype != array.dtype() && stored_as(*dtype) == array.dtype());
+                let Some(dtype) = stored else { continue };
+                if let Some(byte) = array.bytes().iter().find(|byte| dtype.is_narrow() && !dtype.holds(**byte)) {
+                    return Err(format!("input `{name}`: byte {byte:#04x} is no element of {dtype}").into());
                 }
+                *array = Tensor::from_bytes(dtype, array.dims(), array.bytes().to_vec())?;
             }
             Ok(Inputs { arrays, random: false })
         }
@@ -79,7 +83,7 @@ pub fn values(model: &Model, args: &[String]) -> Result<Vec<(String, Tensor)>, C
             None => vec![numbers.len() as u64],
         };
         let scalars = numbers.iter().map(|x| tensorc::ir::scalar::Scalar::from_f64(dtype, *x));
-        if scalars.clone().zip(&numbers).any(|(scalar, x)| !dtype.is_float() && scalar.as_f64() != *x) {
+        if scalars.clone().zip(&numbers).any(|(scalar, x)| !scalar.is_real() && scalar.as_f64() != *x) {
             return Err(bad(&format!("the input is of type {dtype}")).into());
         }
         let bytes = scalars.flat_map(|s| s.bits.to_le_bytes()[..dtype.size()].to_vec());
@@ -98,7 +102,8 @@ fn random(name: &str, DenseType { dtype, dims }: &DenseType, seed: u64) -> Resul
     let mut next = || (rng.next_u64() >> 40) as f64 / f64::from(1u32 << 24);
     for _ in 0..total / dtype.size() {
         let value = match *dtype {
-            d if d.is_float() => next() * 2.0 - 1.0,
+            d if d.is_float() || d.is_narrow_float() => next() * 2.0 - 1.0,
+            // 0 or 1, of two's complement with 2 bits, too.
             DType::Bool => 1.0,
             _ => (next() * 2.0).floor(),
         };

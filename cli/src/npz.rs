@@ -1,6 +1,6 @@
 //! Reading and writing `.npz` files: arrays by name.
 //!
-//! bf16 travels as u16, for numpy has no name for it; the model says what the bits mean.
+//! bf16 travels as u16 and narrow types as bytes, for numpy has no names for them; the model says what the bits mean.
 
 use std::path::Path;
 

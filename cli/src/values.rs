@@ -126,11 +126,11 @@ fn random(types: &[DenseType], mix: Mix, seed: u64) -> Vec<TensorData> {
 
 fn element(rng: &mut Rng, dtype: DType, mix: Mix) -> Scalar {
     let small: &[f64] = match dtype {
-        d if d.is_float() => &[0.0, -0.0, 1.0, -1.0, 0.5, 1e-7, -1e-40, 3.0],
+        d if d.is_float() || d.is_narrow_float() => &[0.0, -0.0, 1.0, -1.0, 0.5, 1e-7, -1e-40, 3.0],
         _ => &[0.0, 1.0, -1.0, 2.0],
     };
     let extreme: &[f64] = match dtype {
-        d if d.is_float() => &[f64::INFINITY, f64::NEG_INFINITY, f64::NAN],
+        d if d.is_float() || d.is_narrow_float() => &[f64::INFINITY, f64::NEG_INFINITY, f64::NAN],
         _ => &[f64::INFINITY, f64::NEG_INFINITY],
     };
     match mix {
@@ -268,7 +268,7 @@ fn tolerance(reference: &TensorData, single: f64) -> f64 {
 /// Equal bits, two NaNs, or floats not farther apart than `tolerance`.
 fn agree(a: Scalar, b: Scalar, tolerance: f64) -> bool {
     let close = tolerance > 0.0 && a.dtype.is_float() && (a.as_f64() - b.as_f64()).abs() <= tolerance;
-    a.bits == b.bits || a.dtype.is_float() && a.is_nan() && b.is_nan() || close || zeros(a, b, tolerance)
+    a.bits == b.bits || a.is_nan() && b.is_nan() || close || zeros(a, b, tolerance)
 }
 
 /// Reassociation may change the sign of a zero.

@@ -91,7 +91,7 @@ impl Allowed {
     /// # Errors
     /// The operand holds no integers.
     pub fn code(&self, ty: &DenseType) -> Result<ScalarFn, String> {
-        if ty.dtype.is_float() || ty.dtype == DType::Bool {
+        if !ty.dtype.is_int() {
             return Err(format!("values of {} are not checked", ty.dtype));
         }
         let mut types = vec![ty.dtype];

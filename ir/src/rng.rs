@@ -38,12 +38,14 @@ impl Rng {
         &items[self.below(items.len() as u64) as usize]
     }
 
-    /// Floats uniform in [-1, 1), signed integers in -8..8, unsigned ones in 0..16, bools.
+    /// Floats uniform in [-1, 1), signed integers in -8..8, unsigned ones in 0..16 (narrow ones: all), bools.
     pub fn element(&mut self, dtype: DType) -> Scalar {
         let bits = self.next_u64();
         match dtype {
             DType::Bool => Scalar::bool(bits >> 63 == 1),
-            d if d.is_float() => Scalar::from_f64(d, (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0),
+            d if d.is_float() || d.is_narrow_float() => {
+                Scalar::from_f64(d, (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0)
+            }
             d if d.is_signed_int() => Scalar::from_i64(d, (bits >> 60) as i64 - 8),
             d => Scalar::from_i64(d, (bits >> 60) as i64),
         }

@@ -80,6 +80,14 @@ pub enum KvError {
         /// What was found.
         found: String,
     },
+    /// An array of elements that cannot be added.
+    #[error("key `{key}`: elements of {dtype} cannot be added")]
+    Elements {
+        /// The key.
+        key: Key,
+        /// Their type.
+        dtype: DType,
+    },
     /// A function as an updater of a store that takes an optimizer.
     #[error("a store `{kind}` moves its values elsewhere, by an optimizer; it takes no function")]
     Updater {

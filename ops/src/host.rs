@@ -101,7 +101,7 @@ fn nonzero() -> OpDef {
         partial(cx, 0, &[rank, None])
     });
     let doc = "The coordinates of the non-zero elements, in row-major order.";
-    finding("nonzero", doc, |_, _| Ok(FindOp::NonZero), infer).operand("X", &[]).onnx("NonZero", 9)
+    finding("nonzero", doc, |_, _| Ok(FindOp::NonZero), infer).operand("X", &DType::COMPUTED).onnx("NonZero", 9)
 }
 
 fn compress() -> OpDef {
@@ -153,7 +153,7 @@ fn unique() -> OpDef {
         Ok(FindOp::Unique { axis: axis(params, rank)?, sorted: params.bool("sorted").unwrap_or(true) })
     };
     finding("unique", doc, finds, infer)
-        .operand("X", &[])
+        .operand("X", &DType::COMPUTED)
         .maybe("axis", ParamKind::Int, "Default: of the flattened operand.")
         .param("sorted", true, "Ascending; otherwise in order of first occurrence.")
         .outputs(1, 4)

@@ -208,8 +208,10 @@ enum Join {
 }
 
 fn join(cx: &NodeCtx<'_>) -> Result<Join, OpError> {
+    let dtype = cx.input(0)?.dtype;
     Ok(match cx.params.str("reduction").unwrap_or("none") {
         "none" => Join::Replace,
+        _ if dtype.is_narrow() => return Err(OpError(format!("parameter `reduction`: not defined on {dtype}"))),
         "add" => Join::Add,
         "mul" => Join::Mul,
         "max" => Join::Max,

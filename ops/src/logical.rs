@@ -45,10 +45,24 @@ fn bit_shift() -> OpDef {
     .onnx("BitShift", 11)
 }
 
+/// The bits of an element as another type of as many. Above less than a byte are copies of the sign of integers, else zeros.
+fn code_as(x: &Ex, to: DType) -> Ex {
+    let (bits, unused) = (x.bitcast(if to.bits() < 8 { DType::U8 } else { to }), 8.0 - to.bits() as f64);
+    match to {
+        _ if to.bits() >= 8 => bits,
+        DType::I4 | DType::I2 => {
+            let bits = bits.bitcast(DType::I8);
+            let unused = bits.lit(unused);
+            bits.shl(&unused).shr(&unused).bitcast(to)
+        }
+        _ => (&bits & &bits.lit(f64::from((1u8 << to.bits()) - 1))).bitcast(to),
+    }
+}
+
 fn bit_cast() -> OpDef {
     let body = scalar(|_, cx, args| match (args, cx.params.dtype("to")) {
         ([Some(x)], Some(to)) if x.dtype() == to => Ok(x.clone()),
-        ([Some(x)], Some(to)) if x.dtype().size() == to.size() => Ok(x.bitcast(to)),
+        ([Some(x)], Some(to)) if x.dtype().bits() == to.bits() => Ok(code_as(x, to)),
         ([Some(x)], Some(to)) => Err(OpError(format!("{} and {to} differ in size", x.dtype()))),
         _ => Err(OpError::from("one operand expected")),
     });

@@ -10,11 +10,30 @@ use crate::conv::{conv_shape, window_params, with_geometry};
 use crate::prelude::*;
 
 const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
+/// Types of scales of one tensor.
+const SCALES: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::F8E8M0];
 /// What is quantised: results of integer products too.
 const REAL: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::I32];
 pub(crate) const BYTES: &[DType] = &[DType::I8, DType::U8];
-const STEPS: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16];
-const STORED: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32];
+const STEPS: &[DType] = STORED.split_at(STORED.len() - 1).0;
+const STORED: &[DType] = &[
+    DType::I8,
+    DType::U8,
+    DType::I16,
+    DType::U16,
+    DType::I4,
+    DType::U4,
+    DType::I2,
+    DType::U2,
+    DType::F8E4M3FN,
+    DType::F8E4M3FNUZ,
+    DType::F8E5M2,
+    DType::F8E5M2FNUZ,
+    DType::F6E2M3,
+    DType::F6E3M2,
+    DType::F4E2M1,
+    DType::I32,
+];
 
 pub(crate) const ROUNDS: &str = "it rounds to integers";
 
@@ -82,7 +101,29 @@ pub(crate) fn quantised<'g>(x: Tensor<'g>, scale: Tensor<'g>, zero: Option<Tenso
 
 pub(crate) fn rounded<'g>(steps: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType) -> Tensor<'g> {
     let steps = steps.call("round", &[]);
-    zero.map_or(steps, |zero| steps + zero.cast(DType::F32)).cast(to)
+    let steps = zero.map_or(steps, |zero| steps + zero.cast(DType::F32));
+    if !to.is_narrow() {
+        return steps.cast(to);
+    }
+    // Conversions to narrow integers wrap.
+    let [least, greatest] = match (to, to.bits()) {
+        (DType::I4 | DType::I2, bits) => [-(2f64.powi(bits as i32 - 1)), 2f64.powi(bits as i32 - 1) - 1.0],
+        (_, bits) => [0.0, 2f64.powi(bits as i32) - 1.0],
+    };
+    steps.map(|x| x.max(&x.lit(least)).min(&x.lit(greatest))).cast(to)
+}
+
+/// Quotients as narrow floats: the rounding is that of the conversion.
+fn narrowed<'g>(quotient: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType, saturate: bool) -> Tensor<'g> {
+    let moved = match zero.map(|zero| zero.cast(DType::F32)) {
+        // A zero point of 0 leaves the sign of a zero as it is.
+        Some(zero) if to.bits() == 8 => {
+            quotient.map_with(&[zero], |_, a| a[1].eq(&a[1].lit(0.0)).select(&a[0], &(&a[0] + &a[1])))
+        }
+        Some(zero) => quotient + zero,
+        None => quotient,
+    };
+    quotient.graph().op("cast", &[moved], Params::new().with("to", to).with("saturate", saturate))
 }
 
 fn quantize() -> OpDef {
@@ -91,19 +132,32 @@ fn quantize() -> OpDef {
         let dims = x.dims()?;
         let scale = spread(cx, g.operand(1), &dims);
         let zero = g.maybe(2).map(|zero| spread(cx, zero, &dims));
-        Ok(quantised(x, scale, zero, cx.outputs[0].dtype))
+        let [x, scale] = [x, scale].map(|t| cx.params.dtype("precision").map_or(t, |given| t.cast(given)));
+        let [x, scale] = [x, scale].map(|t| t.cast(DType::F32));
+        let quotient = cx.params.dtype("precision").map_or(x / scale, |given| (x / scale).cast(given).cast(DType::F32));
+        let (to, saturate) = (cx.outputs[0].dtype, cx.params.bool("saturate").unwrap_or(true));
+        Ok(if to.is_narrow_float() { narrowed(quotient, zero, to, saturate) } else { rounded(quotient, zero, to) })
     });
     let infer = rule(|cx| {
         shaped_as(cx, 0)?;
         let given = cx.params.dtype("output_dtype");
+        if given.is_some_and(|given| !STEPS.contains(&given)) {
+            return Err("`output_dtype` is no type of quantised elements".into());
+        }
+        if cx.params.dtype("precision").is_some_and(|precision| !FLOATS.contains(&precision)) {
+            return Err("`precision` is not one of f32, f16 and bf16".into());
+        }
         quantised_type(cx, 2, given)
     });
-    let doc = "round(x / scale) + zero point, halves to even, in the range of the type.";
+    let doc =
+        "round(x / scale) + zero point, halves to even, in the range of the type; narrow floats round by themselves.";
     with_axis(define("quantize_linear", doc, compute, infer))
         .operand("x", REAL)
-        .operand("y_scale", FLOATS)
+        .operand("y_scale", SCALES)
         .optional("y_zero_point", TypeRule::OneOf(STEPS))
         .maybe("output_dtype", ParamKind::DType, "the result's type if there is no zero point, else u8")
+        .maybe("precision", ParamKind::DType, "the type that the quotient is rounded to")
+        .param("saturate", true, "of results of 8-bit floats, as in `cast`")
         .onnx("QuantizeLinear", 10)
         .contrib("QuantizeLinear")
         .not_differentiable(ROUNDS)
@@ -121,13 +175,17 @@ fn dequantize() -> OpDef {
     let infer = rule(|cx| {
         shaped_as(cx, 0)?;
         match cx.params.dtype("output_dtype") {
+            Some(dtype) if !FLOATS.contains(&dtype) => {
+                Err(format!("`output_dtype` {dtype} is not f32, f16 or bf16").into())
+            }
             Some(dtype) => cx.set_output_dtype(0, dtype),
+            None if cx.input_dtype(1) == Some(DType::F8E8M0) => Err("scales of f8e8m0 need an `output_dtype`".into()),
             None => cx.same_dtype(0, 1),
         }
     });
     with_axis(define("dequantize_linear", "(x - zero point) · scale.", compute, infer))
         .operand("x", STORED)
-        .operand("x_scale", FLOATS)
+        .operand("x_scale", SCALES)
         .optional("x_zero_point", TypeRule::OneOf(STORED))
         .maybe("output_dtype", ParamKind::DType, "the result's type, else that of the scale")
         .onnx("DequantizeLinear", 10)

@@ -3,7 +3,7 @@
 use crate::prelude::*;
 
 /// Types with an order: every one.
-const ORDERED: &[DType] = &DType::ALL;
+const ORDERED: &[DType] = &DType::COMPUTED;
 
 pub fn ops() -> Vec<OpDef> {
     [sums(), extremes(), positions()].into_iter().flatten().collect()

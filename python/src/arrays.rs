@@ -67,6 +67,22 @@ impl BorrowedArray {
         Ok(Some(BorrowedArray { view, dtype, dims }))
     }
 
+    /// The elements of an array of integers as those of a type that numpy does not have, of which they are the bits; else as
+    /// they are.
+    ///
+    /// # Errors
+    /// A byte is no element of the type.
+    pub fn read_as(self, stated: Option<DType>) -> PyResult<BorrowedArray> {
+        let Some(dtype) = stated.filter(|dtype| dtype.is_narrow() && element::stand_in(*dtype) == Some(self.dtype))
+        else {
+            return Ok(self);
+        };
+        match self.view.bytes().iter().find(|byte| !dtype.holds(**byte)) {
+            Some(byte) => Err(PyTypeError::new_err(format!("byte {byte:#04x} is no element of {dtype}"))),
+            None => Ok(BorrowedArray { dtype, ..self }),
+        }
+    }
+
     /// Type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -83,12 +99,22 @@ impl BorrowedArray {
     }
 }
 
-/// Arrays of bfloat16 as those of 16-bit integers with that type; numpy gives no buffers of the former.
+/// Arrays of types of `ml_dtypes` as those of integers with that type; numpy gives no buffers of the former.
 fn as_numbers<'py>(array: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Option<DType>)> {
     let name = array.getattr("dtype")?.getattr("name")?.extract::<String>()?;
     match element::of_numpy(&name) {
-        Some(DType::BF16) => Ok((array.call_method1("view", ("uint16",))?, Some(DType::BF16))),
-        Some(_) => Ok((array.clone(), None)),
+        Some(dtype) => match element::stand_in(dtype) {
+            None => Ok((array.clone(), None)),
+            // What is above the bits of their elements is not defined.
+            Some(bits) if matches!(dtype, DType::I4 | DType::I2 | DType::U4 | DType::U2) => {
+                Ok((array.call_method1("astype", (element::numpy_name(bits),))?, Some(dtype)))
+            }
+            Some(bits) if dtype.bits() < 8 => {
+                let bits = array.call_method1("view", (element::numpy_name(bits),))?;
+                Ok((bits.call_method1("__and__", ((1u8 << dtype.bits()) - 1,))?, Some(dtype)))
+            }
+            Some(bits) => Ok((array.call_method1("view", (element::numpy_name(bits),))?, Some(dtype))),
+        },
         None => Err(no_numbers(array)),
     }
 }
@@ -104,7 +130,8 @@ fn no_numbers(array: &Bound<'_, PyAny>) -> PyErr {
     }
     let dtype = dtype.map_or_else(|_| "unknown".to_owned(), |dtype| dtype.to_string());
     PyTypeError::new_err(format!(
-        "an array of {dtype}: tensors hold float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64 or bool"
+        "an array of {dtype}: tensors hold float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool or narrow \
+         types of ml_dtypes"
     ))
 }
 

@@ -5,8 +5,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use tensorc::DType;
 
-/// The types with the names that numpy has for them. Of bfloat16 it has none.
-const NAMES: [(DType, &str, &str); 13] = [
+/// The types with the names that numpy has for them, or the package `ml_dtypes`, and ONNX.
+const NAMES: [(DType, &str, &str); 25] = [
     (DType::F32, "float32", "float"),
     (DType::F64, "float64", "double"),
     (DType::F16, "float16", "float16"),
@@ -20,7 +20,28 @@ const NAMES: [(DType, &str, &str); 13] = [
     (DType::U32, "uint32", "uint32"),
     (DType::U64, "uint64", "uint64"),
     (DType::Bool, "bool", "bool"),
+    (DType::F8E4M3FN, "float8_e4m3fn", "float8e4m3fn"),
+    (DType::F8E4M3FNUZ, "float8_e4m3fnuz", "float8e4m3fnuz"),
+    (DType::F8E5M2, "float8_e5m2", "float8e5m2"),
+    (DType::F8E5M2FNUZ, "float8_e5m2fnuz", "float8e5m2fnuz"),
+    (DType::F8E8M0, "float8_e8m0fnu", "float8e8m0"),
+    (DType::F6E2M3, "float6_e2m3fn", "float6e2m3"),
+    (DType::F6E3M2, "float6_e3m2fn", "float6e3m2"),
+    (DType::F4E2M1, "float4_e2m1fn", "float4e2m1"),
+    (DType::I4, "int4", "int4"),
+    (DType::I2, "int2", "int2"),
+    (DType::U4, "uint4", "uint4"),
+    (DType::U2, "uint2", "uint2"),
 ];
+
+/// What numpy has in place of a type of `ml_dtypes`: for bfloat16 its bits, for a narrow type bytes.
+pub fn stand_in(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::BF16 => Some(DType::U16),
+        DType::I4 | DType::I2 => Some(DType::I8),
+        _ => Some(dtype.storage()).filter(|storage| *storage != dtype),
+    }
+}
 
 /// The type that numpy calls so.
 pub fn of_numpy(name: &str) -> Option<DType> {
@@ -70,7 +91,7 @@ pub fn ndarray(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     NDARRAY.import(py, "numpy", "ndarray")
 }
 
-/// The object of numpy that stands for a type: for bfloat16 that of the package `ml_dtypes` if there is one, else `uint16`.
+/// The object of numpy that stands for a type: that of the package `ml_dtypes` if numpy has none, else that of [`stand_in`].
 ///
 /// # Errors
 /// numpy cannot be imported.
@@ -79,12 +100,12 @@ pub fn numpy_dtype(py: Python<'_>, dtype: DType) -> PyResult<&Bound<'_, PyAny>> 
     let all = DTYPES.get_or_try_init(py, || {
         let class = py.import("numpy")?.getattr("dtype")?;
         let one = |(dtype, name, _): &(DType, &str, &str)| {
-            let object = match dtype {
-                DType::BF16 => match py.import("ml_dtypes").and_then(|module| module.getattr("bfloat16")) {
-                    Ok(bfloat16) => class.call1((bfloat16,)),
-                    Err(_) => class.call1(("uint16",)),
+            let object = match stand_in(*dtype) {
+                Some(bits) => match py.import("ml_dtypes").and_then(|module| module.getattr(*name)) {
+                    Ok(object) => class.call1((object,)),
+                    Err(_) => class.call1((numpy_name(bits),)),
                 },
-                _ => class.call1((*name,)),
+                None => class.call1((*name,)),
             };
             object.map(Bound::unbind)
         };

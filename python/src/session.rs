@@ -214,15 +214,16 @@ fn feeds_of<'py>(feeds: &Bound<'py, PyAny>, inputs: &[StatedValue]) -> PyResult<
 /// The elements of an array, or of lists of numbers, which become numbers of the type that the model states.
 fn array_for(name: &Bound<'_, PyString>, value: &Bound<'_, PyAny>, inputs: &[StatedValue]) -> PyResult<BorrowedArray> {
     let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
-    let stated = inputs.iter().find(|input| is_list && *name == *input.name).and_then(|input| input.dtype);
-    match stated {
+    let stated = inputs.iter().find(|input| *name == *input.name).and_then(|input| input.dtype);
+    let array = match stated.filter(|_| is_list) {
         Some(dtype) => {
             let py = value.py();
             let numbers = py.import("numpy")?.call_method1("asarray", (value, element::numpy_dtype(py, dtype)?))?;
             BorrowedArray::of(&numbers)
         }
         None => BorrowedArray::of(value),
-    }
+    };
+    array?.read_as(stated)
 }
 
 /// Whether arrays have the types and shapes that the model states.

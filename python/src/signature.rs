@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensorc::{Compiler, DType, Error, Model};
 use tensorc_frontend::onnx::proto::{DataType, DimensionValue, TypeProto, TypeValue, ValueInfoProto};
+use tensorc_frontend::onnx::tensor::data_type;
 use tensorc_frontend::onnx::{OnnxError, OnnxModel};
 
 use crate::element;
@@ -238,22 +239,7 @@ fn kind(value: Option<&TypeValue>) -> String {
 }
 
 fn stated_dtype(number: i32) -> Option<DType> {
-    Some(match DataType::try_from(number).ok()? {
-        DataType::Float => DType::F32,
-        DataType::Double => DType::F64,
-        DataType::Float16 => DType::F16,
-        DataType::Bfloat16 => DType::BF16,
-        DataType::Int8 => DType::I8,
-        DataType::Int16 => DType::I16,
-        DataType::Int32 => DType::I32,
-        DataType::Int64 => DType::I64,
-        DataType::Uint8 => DType::U8,
-        DataType::Uint16 => DType::U16,
-        DataType::Uint32 => DType::U32,
-        DataType::Uint64 => DType::U64,
-        DataType::Bool => DType::Bool,
-        _ => return None,
-    })
+    DType::ALL.into_iter().find(|dtype| data_type(*dtype) == number)
 }
 
 fn other_element(number: i32) -> String {

@@ -64,6 +64,34 @@ def test_bfloat16_is_ml_dtypes_or_its_bits():
     assert y.dtype == ml_dtypes.bfloat16 and y.astype(np.float32).tolist() == [-1.5, 2]
 
 
+@pytest.mark.parametrize(
+    ("element", "codes"),
+    [(17, np.array([0x38, 0xC0], np.uint8)), (22, np.array([-8, 7], np.int8)), (25, np.array([0, 3], np.uint8))],
+)
+def test_narrow_types_are_ml_dtypes_or_bytes(element, codes):
+    session = tensorc.InferenceSession(of.unary("Identity", element, [2]))
+    (y,) = session.run(None, {"x": codes})
+    assert y.dtype.itemsize == 1 and y.astype(np.float32).shape == (2,)
+    assert session.get_inputs()[0].type == {17: "tensor(float8e4m3fn)", 22: "tensor(int4)", 25: "tensor(uint2)"}[element]
+    try:
+        import ml_dtypes
+    except ImportError:
+        np.testing.assert_array_equal(y, codes)
+        return
+    name = {17: "float8_e4m3fn", 22: "int4", 25: "uint2"}[element]
+    narrow = codes.view(getattr(ml_dtypes, name))
+    assert y.dtype == narrow.dtype
+    np.testing.assert_array_equal(y.astype(np.float32), narrow.astype(np.float32))
+    (y,) = session.run(None, {"x": narrow})
+    np.testing.assert_array_equal(y.astype(np.float32), narrow.astype(np.float32))
+
+
+def test_bytes_outside_of_a_narrow_type_are_refused():
+    session = tensorc.InferenceSession(of.unary("Identity", 22, [1]))
+    with pytest.raises(Exception, match="no element of i4"):
+        session.run(None, {"x": np.array([8], np.int8)})
+
+
 @pytest.mark.parametrize("make", [lambda x: x.T, lambda x: x[:, ::-1], lambda x: x[::2], lambda x: x.astype(">f4")])
 def test_arrays_of_any_layout(make):
     session = tensorc.InferenceSession(of.unary("Neg", of.FLOAT, ["n", "m"]))

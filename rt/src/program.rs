@@ -285,6 +285,12 @@ unsafe fn execute<M, C>(
     for (i, path) in arguments.inputs[..arguments.count].iter().enumerate() {
         // SAFETY: a text.
         inputs[i] = unsafe { read(*path, &mut extents[i])? };
+        let at = image.size(header::INPUTS + 1) + i * tensor::WORDS;
+        let stated = dtype(image.word(at + tensor::DTYPE) as u32);
+        // Files of numpy do not tell these types from others.
+        if descriptor(stated) == descriptor(dtype(inputs[i].dtype)) {
+            inputs[i].dtype = stated as u32;
+        }
     }
     // SAFETY: the context is alive, and the arrays are as long as the model needs.
     unsafe {
@@ -323,14 +329,14 @@ fn dtype(number: u32) -> DType {
     DType::ALL.into_iter().find(|d| *d as u32 == number).unwrap_or(DType::U8)
 }
 
-/// The type of an array in a `.npy` file: kind and bytes; `bfloat16` has none and is 16 bits.
+/// The type of an array in a `.npy` file: kind and bytes; `bfloat16` has none and is 16 bits, a narrow type is bytes.
 const fn descriptor(dtype: DType) -> &'static CStr {
     match dtype {
         DType::F32 => c"<f4",
         DType::F64 => c"<f8",
         DType::F16 => c"<f2",
         DType::BF16 | DType::U16 => c"<u2",
-        DType::I8 => c"|i1",
+        DType::I8 | DType::I4 | DType::I2 => c"|i1",
         DType::I16 => c"<i2",
         DType::I32 => c"<i4",
         DType::I64 => c"<i8",
@@ -338,6 +344,7 @@ const fn descriptor(dtype: DType) -> &'static CStr {
         DType::U32 => c"<u4",
         DType::U64 => c"<u8",
         DType::Bool => c"|b1",
+        _ => c"|u1",
     }
 }
 
@@ -434,6 +441,9 @@ unsafe fn show(name: &str, out: &Tensor) {
                 DType::U16 => signed(at.cast::<u16>().read().into()),
                 DType::U32 => signed(at.cast::<u32>().read().into()),
                 DType::U64 => libc::printf(c" %llu".as_ptr(), at.cast::<u64>().read()),
+                DType::I4 | DType::I2 => signed(at.cast::<i8>().read().into()),
+                DType::U4 | DType::U2 => signed(at.read().into()),
+                _ => libc::printf(c" 0x%02x".as_ptr(), c_int::from(at.read())),
             };
         }
         let more = out.bytes as usize / dtype.size() > elements;

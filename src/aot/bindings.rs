@@ -252,7 +252,7 @@ impl<'m> Bindings<'m> {
             let extents: Vec<String> = info.dims.iter().map(|dim| self.extent_of(dim)).collect();
             let _ = writeln!(lines, "        let dims{i}: [u64; {}] = [{}];", extents.len(), extents.join(", "));
             tensors.push(match dtype {
-                DType::Bool => format!("TensorRef::new(DType::Bool, &dims{i}, inputs.{name})"),
+                dtype if is_bytes(*dtype) => format!("TensorRef::new(DType::{dtype:?}, &dims{i}, inputs.{name})"),
                 _ => format!("TensorRef::from_slice(&dims{i}, inputs.{name})"),
             });
         }
@@ -273,7 +273,7 @@ impl<'m> Bindings<'m> {
     /// The outputs as a context takes them: runs do not read their shapes.
     fn writes(&self) -> String {
         let write = |(i, f): (usize, &Field<'_>)| match f.dtype {
-            DType::Bool => format!("TensorMut::new(DType::Bool, &[], output{i})"),
+            dtype if is_bytes(dtype) => format!("TensorMut::new(DType::{dtype:?}, &[], output{i})"),
             _ => format!("TensorMut::from_slice(&[], output{i})"),
         };
         self.outputs.iter().enumerate().map(write).collect::<Vec<_>>().join(", ")
@@ -291,17 +291,26 @@ impl Field<'_> {
         match self.dtype {
             DType::F16 => "tensorc_runtime::half::f16",
             DType::BF16 => "tensorc_runtime::half::bf16",
-            DType::Bool => "u8",
+            dtype if is_bytes(dtype) => "u8",
             other => other.name(),
         }
     }
 
     /// Its documentation.
     fn text(&self) -> String {
-        let bytes = if self.dtype == DType::Bool { ", a byte for each element, 0 or 1" } else { "" };
+        let bytes = match self.dtype {
+            DType::Bool => ", a byte for each element, 0 or 1",
+            dtype if is_bytes(dtype) => ", a byte for each element",
+            _ => "",
+        };
         let TensorInfo { name, dtype, dims } = self.info;
         format!("`{}`: `{dtype}[{}]`{bytes}.", plain(name), plain(&dims.join(", ")))
     }
+}
+
+/// Whether Rust has no type for the elements, which are passed as bytes.
+fn is_bytes(dtype: DType) -> bool {
+    dtype == DType::Bool || dtype.is_narrow()
 }
 
 /// A name of the model's for a comment: it may hold anything, and is to end neither line nor quotation.

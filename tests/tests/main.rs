@@ -30,6 +30,7 @@ mod ml;
 mod model_files;
 mod models;
 mod mxnet_ops;
+mod narrow;
 mod ndarray;
 mod newest;
 mod onnx;

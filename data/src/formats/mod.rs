@@ -20,6 +20,7 @@ pub use idx::read_idx;
 pub use libsvm::{LibSvmDataset, LibSvmOptions};
 pub use mnist::{MnistDataset, MnistOptions};
 pub use npy::{NpyDataset, read_arrays};
+pub use npy_header::stored_as;
 pub use npz::write_arrays;
 use tensorc_abi::DType;
 use tensorc_runtime::HostTensor;

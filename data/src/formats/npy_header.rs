@@ -73,12 +73,22 @@ const KINDS: [(&str, DType); 12] = [
     ("b1", DType::Bool),
 ];
 
+/// The type under which files of numpy have elements that it has no name for: those of `bf16` as 16-bit integers, those of
+/// narrow types a byte each, signed for signed integers.
+pub fn stored_as(dtype: DType) -> DType {
+    match dtype {
+        DType::BF16 => DType::U16,
+        DType::I4 | DType::I2 => DType::I8,
+        other => other.storage(),
+    }
+}
+
 /// The header of little-endian elements in C's order, as numpy writes it: the elements begin at a multiple of 64 bytes.
 ///
 /// # Errors
 /// The shape has more axes than a header can say.
 pub fn write(dtype: DType, dims: &[u64]) -> Result<Vec<u8>, Cause> {
-    let stored = if dtype == DType::BF16 { DType::U16 } else { dtype };
+    let stored = stored_as(dtype);
     let order = if dtype.size() == 1 { '|' } else { '<' };
     let kind = KINDS.into_iter().find(|(_, dtype)| *dtype == stored).map_or("", |(name, _)| name);
     let dims: String = match dims {

@@ -259,6 +259,7 @@ pub fn parse_row(dtype: DType, row: &[u8], data: &mut [u8]) -> Result<(), Cause>
         DType::U32 => parse_row_of::<u32>,
         DType::U64 => parse_row_of::<u64>,
         DType::Bool => parse_row_of::<bool>,
+        narrow => return Err(Cause::Format(format!("elements of {narrow} are not read from text"))),
     };
     parse(dtype, row, data)
 }

@@ -1,6 +1,9 @@
-//! The numbers that MXNet's files use for element types.
+//! The numbers that MXNet's files use for element types. It has no narrow types; theirs are our own.
 
 use tensorc_abi::DType;
+
+/// With the number of a narrow type in [`DType`], its code.
+const FIRST_NARROW: i32 = 100;
 
 /// The element type of a code; `None` for a code that is not defined or has no counterpart.
 pub(crate) fn dtype_of_code(code: i32) -> Option<DType> {
@@ -23,6 +26,7 @@ pub(crate) const fn code_of_dtype(dtype: DType) -> i32 {
         DType::U32 => 10,
         DType::U64 => 11,
         DType::BF16 => 12,
+        narrow => FIRST_NARROW + narrow as i32,
     }
 }
 

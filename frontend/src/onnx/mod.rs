@@ -10,6 +10,7 @@
 //! size of the file ([`limits`]).
 
 mod attribute;
+mod below_byte;
 mod beneath;
 mod carried;
 mod check;

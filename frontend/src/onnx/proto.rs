@@ -334,6 +334,8 @@ pub enum DataType {
     Float8e8m0 = 24,
     Uint2 = 25,
     Int2 = 26,
+    Float6e2m3 = 27,
+    Float6e3m2 = 28,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -5,6 +5,7 @@ use prost::Message;
 use tensorc_abi::content::Content;
 use tensorc_ir::{DType, DenseType, TensorData};
 
+use super::below_byte;
 use super::error::{NotOnnx, OnnxError, TensorProblem, TensorSite};
 use super::files::ModelFiles;
 use super::limits::{Budget, room};
@@ -77,6 +78,18 @@ pub fn data_type(dtype: DType) -> i32 {
         DType::U32 => DataType::Uint32,
         DType::U64 => DataType::Uint64,
         DType::Bool => DataType::Bool,
+        DType::F8E4M3FN => DataType::Float8e4m3fn,
+        DType::F8E4M3FNUZ => DataType::Float8e4m3fnuz,
+        DType::F8E5M2 => DataType::Float8e5m2,
+        DType::F8E5M2FNUZ => DataType::Float8e5m2fnuz,
+        DType::F8E8M0 => DataType::Float8e8m0,
+        DType::F6E2M3 => DataType::Float6e2m3,
+        DType::F6E3M2 => DataType::Float6e3m2,
+        DType::F4E2M1 => DataType::Float4e2m1,
+        DType::I4 => DataType::Int4,
+        DType::I2 => DataType::Int2,
+        DType::U4 => DataType::Uint4,
+        DType::U2 => DataType::Uint2,
     };
     code as i32
 }
@@ -103,6 +116,8 @@ pub(super) fn type_name(data_type: DataType) -> &'static str {
         DataType::Float8e5m2 => "float8e5m2",
         DataType::Float8e5m2fnuz => "float8e5m2fnuz",
         DataType::Float8e8m0 => "float8e8m0",
+        DataType::Float6e2m3 => "float6e2m3",
+        DataType::Float6e3m2 => "float6e3m2",
         DataType::Float4e2m1 => "float4e2m1",
         DataType::Uint2 => "uint2",
         DataType::Uint4 => "uint4",
@@ -178,8 +193,9 @@ pub(super) fn check(proto: &TensorProto) -> Result<(), TensorProblem> {
     }
     let (typed, len) = typed_field(proto, dtype);
     let (stored, unit, expected) = match filled.first() {
-        Some(&"raw_data") => (raw, "bytes", bytes),
+        Some(&"raw_data") => (raw, "bytes", below_byte::bytes(dtype, bytes)),
         Some(field) if *field != typed => return Err(TensorProblem::WrongField { field, dtype: dtype.name() }),
+        _ if below_byte::in_typed_field(dtype) => (len, "elements", below_byte::bytes(dtype, bytes)),
         _ => (len, "elements", elements),
     };
     if stored as u64 == expected {
@@ -201,16 +217,27 @@ fn read(proto: &TensorProto, files: &mut ModelFiles) -> Result<TensorData, Tenso
     }
     let dtype = element_type(proto.data_type.unwrap_or(0))?;
     let (dims, elements, bytes) = extent(&proto.dims, dtype.size())?;
+    let mut is_packed = dtype.bits() < 8;
     let data = match &proto.raw_data {
-        _ if is_external(proto)? => files.external(&proto.external_data, bytes)?,
+        _ if is_external(proto)? => files.external(&proto.external_data, below_byte::bytes(dtype, bytes))?,
         Some(raw) if !raw.is_empty() => files.holes.content(raw),
         _ if elements == 0 => Bytes::new().into(),
         _ => {
+            is_packed = below_byte::in_typed_field(dtype);
             files.budget.take_bytes(bytes)?;
             typed_data(proto, dtype)?.into()
         }
     };
-    let data = if dtype == DType::Bool { normalise_bool(data.bytes().clone()).into() } else { data };
+    let data = match dtype {
+        DType::Bool => normalise_bool(data.bytes().clone()).into(),
+        _ if is_packed => {
+            files.budget.take_bytes(bytes)?;
+            let unpacked = below_byte::unpacked(dtype, data.bytes(), bytes);
+            data.check()?;
+            unpacked.into()
+        }
+        _ => data,
+    };
     data.check()?;
     dense(dtype, dims, data)
 }
@@ -234,14 +261,12 @@ fn typed_field(proto: &TensorProto, dtype: DType) -> (&'static str, usize) {
         DType::F64 => ("double_data", proto.double_data.len()),
         DType::I64 => ("int64_data", proto.int64_data.len()),
         DType::U32 | DType::U64 => ("uint64_data", proto.uint64_data.len()),
-        DType::F16 | DType::BF16 | DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::Bool => {
-            ("int32_data", proto.int32_data.len())
-        }
+        _ => ("int32_data", proto.int32_data.len()),
     }
 }
 
-/// The elements of the typed field as bytes. 16-bit floats are stored as their bits, one in each
-/// `int32_data` element.
+/// The elements of the typed field as bytes. Floats of at most 16 bits are stored as their bits, one in each
+/// `int32_data` element, but for types that are packed there.
 fn typed_data(proto: &TensorProto, dtype: DType) -> Result<Bytes, TensorProblem> {
     let int32 = &proto.int32_data;
     Ok(match dtype {
@@ -260,6 +285,9 @@ fn typed_data(proto: &TensorProto, dtype: DType) -> Result<Bytes, TensorProblem>
         DType::I16 => narrow(int32, dtype, i16::MIN.into(), i16::MAX.into(), |v| (v as i16).to_le_bytes())?,
         DType::U8 => narrow(int32, dtype, 0, u8::MAX.into(), |v| [v as u8])?,
         DType::I8 => narrow(int32, dtype, i8::MIN.into(), i8::MAX.into(), |v| [v as u8])?,
+        DType::F6E2M3 | DType::F6E3M2 => narrow(int32, dtype, 0, 63, |v| [v as u8])?,
+        // Signed writers sign-extend bytes.
+        _ => narrow(int32, dtype, i8::MIN.into(), u8::MAX.into(), |v| [v as u8])?,
     })
 }
 

@@ -65,14 +65,9 @@ pub fn upgrade(node: NodeProto, opset: i64, facts: &mut dyn ValueFacts) -> Resul
 /// training; they are skipped where an operator does not declare them.
 pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("BatchNormalization", "momentum"),
-    ("Cast", "round_mode"),
-    ("Cast", "saturate"),
-    ("CastLike", "round_mode"),
-    ("CastLike", "saturate"),
     ("Dropout", "seed"),
     ("GroupNormalization", "stash_type"),
     ("LayerNormalization", "stash_type"),
-    ("QuantizeLinear", "saturate"),
     ("RMSNormalization", "stash_type"),
 ];
 

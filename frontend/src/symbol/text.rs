@@ -232,14 +232,15 @@ const DTYPES: [(DType, &str); 13] = [
     (DType::Bool, "bool"),
 ];
 
-/// MXNet's name of an element type.
+/// MXNet's name of an element type; our own of a narrow one, which it does not have.
 pub(crate) fn dtype_name(dtype: DType) -> &'static str {
-    DTYPES.iter().find(|(d, _)| *d == dtype).map_or("float32", |(_, name)| name)
+    DTYPES.iter().find(|(d, _)| *d == dtype).map_or(dtype.name(), |(_, name)| name)
 }
 
-/// The element type of a name of MXNet's.
+/// The element type of such a name.
 pub(crate) fn dtype_of_name(name: &str) -> Option<DType> {
-    DTYPES.iter().find(|(_, n)| *n == name).map(|(d, _)| *d)
+    let known = DTYPES.iter().find(|(_, n)| *n == name).map(|(d, _)| *d);
+    known.or_else(|| DType::from_name(name).filter(|d| d.is_narrow()))
 }
 
 /// Reads attribute text as a parameter. `None`: the text says that the parameter is absent.

@@ -319,7 +319,7 @@ fn declared_types_that_contradict_are_refused() {
     assert_eq!(refused("output", value("y", DataType::Int64, &[])), message("output y", "i64[]", cast, "i64[2, 4]"));
     assert_eq!(
         refused("value", value("h", DataType::Int4, &[2, 4])),
-        message("value h", "int4[2, 4]", product, "f32[2, 4]")
+        message("value h", "i4[2, 4]", product, "f32[2, 4]")
     );
     assert_eq!(
         refused("value", value("h", DataType::Float, &[4, 2])),

@@ -230,6 +230,27 @@ fn scalars_and_empty_tensors() {
 }
 
 #[test]
+fn narrow_elements_are_unpacked() {
+    let bytes = |tensor: &TensorProto| read(tensor).unwrap().bytes().to_vec();
+    assert_eq!(bytes(&raw("", DataType::Int4, &[3], &[0x8f, 0x07])), [0xff, 0xf8, 0x07]);
+    assert_eq!(bytes(&raw("", DataType::Int4, &[1], &[0x0f])), [0xff]);
+    assert_eq!(bytes(&raw("", DataType::Uint2, &[5], &[0xe4, 0x02])), [0, 1, 2, 3, 2]);
+    assert_eq!(bytes(&raw("", DataType::Float8e5m2, &[2], &[0x7c, 0xff])), [0x7c, 0xff]);
+    assert_eq!(bytes(&raw("", DataType::Float6e3m2, &[4], &[0xe4, 0x9a, 0xf1])), [0x24, 0x2b, 0x19, 0x3c]);
+    let typed = |data_type: DataType, dims: &[i64], int32_data: &[i32]| TensorProto {
+        data_type: Some(data_type as i32),
+        dims: dims.to_vec(),
+        int32_data: int32_data.to_vec(),
+        ..Default::default()
+    };
+    assert_eq!(bytes(&typed(DataType::Uint4, &[3], &[0x21, 0x03])), [1, 2, 3]);
+    assert_eq!(bytes(&typed(DataType::Int2, &[1], &[0x03])), [0xff]);
+    assert_eq!(bytes(&typed(DataType::Float8e4m3fn, &[2], &[0x7e, 0x80])), [0x7e, 0x80]);
+    assert_eq!(bytes(&typed(DataType::Float6e2m3, &[2], &[0x3f, 0])), [0x3f, 0]);
+    assert_eq!(bytes(&typed(DataType::Float4e2m1, &[2], &[0xf7])), [7, 15]);
+}
+
+#[test]
 fn impossible_tensors_are_refused() {
     use TensorProblem as P;
     let short = raw("w", DataType::Float, &[2, 3], &[0; 20]);
@@ -237,8 +258,11 @@ fn impossible_tensors_are_refused() {
     assert_eq!(error.to_string(), "initializer `w`: the shape [2, 3] of f32 needs 24 bytes, the data has 20");
     assert!(matches!(read(&raw("", DataType::Float, &[-1], &[])), Err(P::BadDimension { index: 0, value: -1 })));
     assert!(matches!(read(&raw("", DataType::Float, &[i64::MAX, 2], &[])), Err(P::TooLarge(_))));
-    assert!(matches!(read(&raw("", DataType::Int4, &[2], &[0])), Err(P::UnsupportedType("int4"))));
-    assert!(matches!(read(&raw("", DataType::Float8e4m3fn, &[2], &[0; 2])), Err(P::UnsupportedType("float8e4m3fn"))));
+    assert!(matches!(read(&raw("", DataType::Complex64, &[2], &[0; 16])), Err(P::UnsupportedType("complex64"))));
+    let packed = raw("", DataType::Int4, &[3], &[0; 3]);
+    assert!(matches!(read(&packed), Err(P::SizeMismatch { expected: 2, found: 3, .. })));
+    let wide = TensorProto { data_type: Some(27), dims: vec![1], int32_data: vec![64], ..Default::default() };
+    assert!(matches!(read(&wide), Err(P::OutOfRange { value: 64, dtype: "f6e2m3" })));
     let unknown = TensorProto { data_type: Some(77), ..Default::default() };
     assert!(matches!(read(&unknown), Err(P::UnknownType(77))));
     let wide = TensorProto { data_type: Some(3), dims: vec![1], int32_data: vec![300], ..Default::default() };

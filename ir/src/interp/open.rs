@@ -9,9 +9,14 @@ use crate::scalar::{Scalar, ScalarFn, ScalarNode, ScalarOp};
 use crate::tensor::TensorData;
 use crate::types::DenseType;
 
+/// Whether elements are what extents can be, or truth values.
+fn is_integer(dtype: DType) -> bool {
+    dtype.is_int() || dtype == DType::Bool
+}
+
 /// The results, if the primitive moves integers, or computes with them what expressions of symbols have.
 pub fn eval(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType]) -> Option<Vec<TensorData>> {
-    let closed = inputs.iter().map(|t| &t.ty).chain(outputs).all(|ty| !ty.dims.is_open() && !ty.dtype.is_float());
+    let closed = inputs.iter().map(|t| &t.ty).chain(outputs).all(|ty| !ty.dims.is_open() && is_integer(ty.dtype));
     if !closed {
         return None;
     }
@@ -104,7 +109,7 @@ fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> Option<Ten
 
 /// The results of a function of integers; `None` if it needs another operation than those of extents.
 fn apply(f: &ScalarFn, inputs: &[Extent], coords: &[i64]) -> Option<Vec<Extent>> {
-    if f.dtypes.iter().any(|d| d.is_float()) {
+    if !f.dtypes.iter().all(|d| is_integer(*d)) {
         return None;
     }
     let mut values: Vec<Extent> = Vec::with_capacity(f.nodes.len());

@@ -32,14 +32,15 @@ impl KernelBuilder {
         KernelBuilder { kernel, blocks: vec![vec![]], loops: vec![] }
     }
 
-    /// Declares the next buffer parameter. Parameters come before any local buffer.
+    /// Declares the next buffer parameter. Parameters come before any local buffer. Elements of narrow types are `u8` in
+    /// kernels.
     pub fn param(&mut self, name: impl Into<String>, dtype: DType, len: impl Into<Extent>, writable: bool) -> Buf {
         self.kernel.params += 1;
         self.buffer(BufInfo { name: name.into(), dtype, len: len.into(), space: MemorySpace::Global, writable })
     }
 
     fn buffer(&mut self, info: BufInfo) -> Buf {
-        self.kernel.buffers.push(info);
+        self.kernel.buffers.push(BufInfo { dtype: info.dtype.storage(), ..info });
         Buf(self.kernel.buffers.len() as u32 - 1)
     }
 
@@ -161,13 +162,14 @@ impl KernelBuilder {
     /// Reads an element where the guard holds, otherwise its fill value.
     pub fn load_guarded(&mut self, buf: Buf, index: Index, guard: Option<(Operand, Scalar)>) -> Operand {
         let var = self.fresh("v", self.kernel.buf(buf).dtype);
+        let guard = guard.map(|(holds, fill)| (holds, fill.stored()));
         self.push(Stmt::Load { var, buf, index, guard });
         Operand::Var(var)
     }
 
     /// Writes an element.
     pub fn store(&mut self, buf: Buf, index: Index, value: Operand) {
-        self.push(Stmt::Store { buf, index, value });
+        self.push(Stmt::Store { buf, index, value: stored(value) });
     }
 
     /// Applies a library function in place to `len` elements from `start` on.
@@ -177,10 +179,16 @@ impl KernelBuilder {
 
     /// Appends one scalar operation. Operand types must fit; the verifier reports it otherwise.
     pub fn op(&mut self, op: ScalarOp, args: &[Operand]) -> Operand {
+        let op = match op {
+            ScalarOp::Bitcast(to) if to.storage() == self.dtype(args[0]) => return stored(args[0]),
+            ScalarOp::Bitcast(to) => ScalarOp::Bitcast(to.storage()),
+            other => other,
+        };
+        let args: SmallVec<[Operand; 3]> = args.iter().map(|a| stored(*a)).collect();
         let dtypes: SmallVec<[DType; 3]> = args.iter().map(|a| self.dtype(*a)).collect();
         let dtype = op.result(&dtypes).unwrap_or_else(|_| dtypes.first().copied().unwrap_or(DType::F32));
         let var = self.fresh("v", dtype);
-        self.push(Stmt::Let { var, op, args: args.into() });
+        self.push(Stmt::Let { var, op, args });
         Operand::Var(var)
     }
 
@@ -188,7 +196,7 @@ impl KernelBuilder {
     pub fn dtype(&self, operand: Operand) -> DType {
         match operand {
             Operand::Var(v) => self.kernel.var(v).dtype,
-            Operand::Const(c) => c.dtype,
+            Operand::Const(c) => c.dtype.storage(),
         }
     }
 
@@ -238,7 +246,7 @@ impl KernelBuilder {
         for node in &f.nodes {
             let value = match node {
                 ScalarNode::Input(i) => args[*i as usize],
-                ScalarNode::Const(c) => Operand::Const(*c),
+                ScalarNode::Const(c) => stored(Operand::Const(*c)),
                 ScalarNode::Coord(a) => self.index_value(coords[*a as usize].clone()),
                 ScalarNode::Op(op, ids) => {
                     let args: SmallVec<[Operand; 3]> = ids.iter().map(|i| values[i.0 as usize]).collect();
@@ -258,5 +266,13 @@ impl KernelBuilder {
             self.scalar("end");
         }
         self.kernel
+    }
+}
+
+/// A value as kernels have it.
+fn stored(operand: Operand) -> Operand {
+    match operand {
+        Operand::Const(c) => Operand::Const(c.stored()),
+        variable => variable,
     }
 }

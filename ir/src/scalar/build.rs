@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use tensorc_abi::DType;
 
 use super::expr::{MathLibrary, ScalarFn, ScalarId, ScalarNode};
+use super::narrow::NarrowRounding;
 use super::op::{CmpOp, MathFn, ScalarOp};
 use super::value::Scalar;
 
@@ -306,10 +307,12 @@ impl Ex {
         self.binary(ScalarOp::Shr, n)
     }
 
-    /// Converts to another type.
+    /// Converts to another type, by rules that are the default for narrow ones ([`Ex::convert`]).
     pub fn cast(&self, to: DType) -> Ex {
-        match self.dtype() == to {
+        let from = self.dtype();
+        match from == to {
             true => self.clone(),
+            false if from.is_narrow() || to.is_narrow() => self.convert(to, NarrowRounding::default()),
             false => self.unary(ScalarOp::Cast(to)),
         }
     }

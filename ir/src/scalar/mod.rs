@@ -6,11 +6,13 @@ mod diff;
 mod dual;
 mod eval;
 mod expr;
+mod narrow;
 mod op;
 mod value;
 
 pub use build::{Ex, ScalarBuilder};
 pub use dual::Dual;
 pub use expr::{MathLibrary, ScalarFn, ScalarId, ScalarNode, Scaling};
+pub use narrow::{NarrowRounding, ScaleRounding};
 pub use op::{CmpOp, MathFn, ScalarOp};
 pub use value::Scalar;

@@ -88,7 +88,7 @@ impl MathFn {
 ///
 /// Arithmetic is IEEE 754 with round to nearest even on f32 and f64, and wraps modulo 2ⁿ on
 /// integers. f16, bf16 and bool are storage types: only `Cast`, `Bitcast`, `Select`, and for bool
-/// the logical operations, comparisons `Eq`/`Ne` apply to them.
+/// the logical operations, comparisons `Eq`/`Ne` apply to them; to narrow types only `Bitcast` and `Select`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ScalarOp {
     /// `-x`.
@@ -255,6 +255,9 @@ impl ScalarOp {
                 } else {
                     fail("branches differ in type")
                 }
+            }
+            ScalarOp::Cast(to) if to.is_narrow() || args[0].is_narrow() => {
+                fail("narrow types are converted by expressions")
             }
             ScalarOp::Cast(to) => Ok(to),
             ScalarOp::Bitcast(to) if to.size() == args[0].size() => Ok(to),

@@ -3,6 +3,8 @@
 use half::{bf16, f16};
 use tensorc_abi::DType;
 
+use super::narrow::{self, NarrowRounding};
+
 /// A typed element; `bits` holds its little-endian representation, zero extended.
 ///
 /// Equality and hashing compare representations, so `-0.0 != 0.0` and a NaN equals itself.
@@ -46,7 +48,8 @@ impl Scalar {
         Scalar { dtype, bits: 0 }
     }
 
-    /// Rounds to nearest even; integers truncate toward zero and saturate, NaN becomes 0.
+    /// Rounds to nearest even; integers truncate toward zero and saturate, NaN becomes 0. Narrow types have rules of their
+    /// own (`docs/numerics.md`).
     pub fn from_f64(dtype: DType, x: f64) -> Scalar {
         let bits = match dtype {
             DType::F32 => u64::from((x as f32).to_bits()),
@@ -62,6 +65,7 @@ impl Scalar {
             DType::U32 => u64::from(x as u32),
             DType::U64 => x as u64,
             DType::Bool => u64::from(x != 0.0),
+            _ => narrow::encode(dtype, x, NarrowRounding::default()).into(),
         };
         Scalar { dtype, bits }
     }
@@ -73,6 +77,7 @@ impl Scalar {
             DType::F64 => (x as f64).to_bits(),
             DType::F16 | DType::BF16 => return Scalar::f32(x as f32).cast(dtype),
             DType::Bool => u64::from(x != 0),
+            _ if dtype.is_narrow() => return Scalar::i64(x).cast(dtype),
             _ => (x as u64) & mask(dtype),
         };
         Scalar { dtype, bits }
@@ -86,6 +91,7 @@ impl Scalar {
             DType::F16 => f16::from_bits(self.bits as u16).to_f64(),
             DType::BF16 => bf16::from_bits(self.bits as u16).to_f64(),
             DType::U64 => self.bits as f64,
+            _ if self.dtype.is_narrow() => narrow::decode(self.dtype, self.bits as u8),
             _ => self.as_i64() as f64,
         }
     }
@@ -106,14 +112,14 @@ impl Scalar {
             DType::I8 => i64::from(self.bits as u8 as i8),
             DType::I16 => i64::from(self.bits as u16 as i16),
             DType::I32 => i64::from(self.bits as u32 as i32),
-            DType::F32 | DType::F64 | DType::F16 | DType::BF16 => self.as_f64() as i64,
+            _ if self.is_real() || self.dtype.is_narrow() => self.as_f64() as i64,
             _ => self.bits as i64,
         }
     }
 
     /// The value as bool: whether it is not 0.
     pub fn as_bool(self) -> bool {
-        match self.dtype.is_float() {
+        match self.is_real() {
             true => self.as_f64() != 0.0,
             false => self.bits != 0,
         }
@@ -123,13 +129,15 @@ impl Scalar {
     /// - to a float: nearest even, directly from the source value;
     /// - float to integer: truncation toward zero, saturating, NaN to 0;
     /// - integer to integer: modulo 2ⁿ;
-    /// - to bool: whether the value differs from zero (NaN does).
+    /// - to bool: whether the value differs from zero (NaN does);
+    /// - to a narrow type: [`Scalar::narrowed`] with the defaults.
     pub fn cast(self, to: DType) -> Scalar {
         if self.dtype == to {
             return self;
         }
         match to {
             DType::Bool => Scalar::bool(self.as_bool()),
+            _ if to.is_narrow() => self.narrowed(to, NarrowRounding::default()),
             DType::F16 if self.dtype == DType::F32 => {
                 Scalar { dtype: to, bits: u64::from(f16::from_f32(self.as_f32()).to_bits()) }
             }
@@ -137,7 +145,7 @@ impl Scalar {
                 Scalar { dtype: to, bits: u64::from(bf16::from_f32(self.as_f32()).to_bits()) }
             }
             DType::F32 => Scalar::f32(self.as_f32()),
-            _ if self.dtype.is_float() || to.is_float() => Scalar::from_f64(to, self.as_f64()),
+            _ if self.is_real() || to.is_float() => Scalar::from_f64(to, self.as_f64()),
             _ => Scalar { dtype: to, bits: (self.as_i64() as u64) & mask(to) },
         }
     }
@@ -155,9 +163,19 @@ impl Scalar {
         bytes[..size].copy_from_slice(&self.bits.to_le_bytes()[..size]);
     }
 
+    /// The same bits in the type that kernels have them in ([`DType::storage`]).
+    pub fn stored(self) -> Scalar {
+        Scalar { dtype: self.dtype.storage(), ..self }
+    }
+
+    /// Whether its type is a floating-point type, narrow or not.
+    pub fn is_real(self) -> bool {
+        self.dtype.is_float() || self.dtype.is_narrow_float()
+    }
+
     /// Whether it is a NaN.
     pub fn is_nan(self) -> bool {
-        self.dtype.is_float() && self.as_f64().is_nan()
+        self.is_real() && self.as_f64().is_nan()
     }
 }
 

@@ -65,6 +65,9 @@ impl Verifier<'_> {
             if (i < k.params) != (info.space == MemorySpace::Global) {
                 return Err(format!("buffer `{}`: exactly parameters are global", info.name));
             }
+            if info.dtype.is_narrow() {
+                return Err(format!("buffer `{}` is of {}, which is u8 in kernels", info.name, info.dtype));
+            }
             if i >= k.params && !info.writable {
                 return Err(format!("local buffer `{}` is read-only", info.name));
             }
@@ -92,6 +95,9 @@ impl Verifier<'_> {
 
     fn bind(&mut self, v: Var, dtype: DType, known: KnownVar) -> KernelCheck {
         let Some(info) = self.k.vars.get(v.0 as usize) else { return Err(format!("variable {} is not declared", v.0)) };
+        if dtype.is_narrow() {
+            return Err(format!("`{}` is of {dtype}, which is u8 in kernels", info.name));
+        }
         if info.dtype != dtype {
             return Err(format!("`{}` is declared {}, bound to {dtype}", info.name, info.dtype));
         }

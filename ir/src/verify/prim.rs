@@ -36,7 +36,10 @@ pub(super) fn check_prim(prim: &Prim, inputs: &[DenseType], outputs: &[DenseType
                 return Err(format!("kernel: {} parameters, expected {}", k.params, inputs.len() + outputs.len()));
             }
             for (i, (info, ty)) in k.buffers.iter().zip(inputs.iter().chain(outputs)).enumerate() {
-                if info.dtype != ty.dtype || info.len != ty.dims.count() || info.writable != (i >= inputs.len()) {
+                if info.dtype != ty.dtype.storage()
+                    || info.len != ty.dims.count()
+                    || info.writable != (i >= inputs.len())
+                {
                     return Err(format!("kernel: parameter `{}` does not fit {ty}", info.name));
                 }
             }
@@ -195,8 +198,8 @@ fn in_bounds(map: &[Index], operand: &DenseType, space: &[u64]) -> Result<(), St
 fn contract(c: &Contraction, lhs: &DenseType, rhs: &DenseType, output: &DenseType) -> Result<(), String> {
     // Integers of other types than the result's are widened.
     let alike = lhs.dtype == rhs.dtype || lhs.dtype.is_int() && rhs.dtype.is_int();
-    let has_bool = [lhs, rhs].iter().any(|t| t.dtype == DType::Bool);
-    if !alike || has_bool || lhs.dtype.is_float() != output.dtype.is_float() {
+    let has_storage = [lhs, rhs].iter().any(|t| t.dtype == DType::Bool || t.dtype.is_narrow());
+    if !alike || has_storage || lhs.dtype.is_float() != output.dtype.is_float() {
         return Err(format!("element types of {lhs}, {rhs} and {output} do not fit"));
     }
     if c.out_rank > c.extents.len() || output.dims != c.extents[..c.out_rank] {

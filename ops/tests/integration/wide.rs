@@ -132,7 +132,7 @@ fn expansions_call_nothing() {
     let mut found = 0;
     let others = [ScalarOp::Rem, ScalarOp::Scale, ScalarOp::Cast(DType::F16), ScalarOp::Cast(DType::BF16)];
     for op in MathFn::ALL.map(ScalarOp::Math).into_iter().chain(others) {
-        for from in DType::ALL {
+        for from in DType::COMPUTED {
             let Some(body) = library.expansion(op, from) else { continue };
             found += 1;
             assert_eq!(op.result(&vec![from; op.arity()]).unwrap(), body.output_dtypes()[0]);

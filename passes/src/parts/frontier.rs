@@ -8,7 +8,7 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::Compute;
 use tensorc_ir::{DenseType, Dim, Extent, Shape, TensorData};
 
-use super::{HALF, ShapeSource, SourceKind, Typing};
+use super::{HALF, ShapeSource, SourceKind, Typing, are_bits};
 use crate::results::{result_types, results};
 use crate::values::StaticValues;
 
@@ -73,7 +73,7 @@ impl Known {
 fn elements(ty: DenseType, numbers: &DenseType) -> Option<TensorData> {
     let halves: Vec<Extent> = numbers.dims.all().collect();
     let (halves, dtype) = (halves.as_chunks::<2>().0, ty.dtype);
-    if !dtype.is_float() {
+    if !are_bits(dtype) {
         return TensorData::of_extents(ty, halves.iter().map(|[above, below]| *above - *below).collect());
     }
     let bits = |[high, low]: &[Extent; 2]| (high.fixed() << HALF | low.fixed()).to_le_bytes().into_iter();
@@ -193,7 +193,7 @@ impl Frontier {
 
 fn is_small_integer(graph: &Graph, v: Value, typing: Typing<'_>) -> bool {
     let Some(ty) = graph.resolved(v).dense() else { return false };
-    !ty.dtype.is_float() && !ty.dims.is_open() && ty.len() <= MAX_FOLLOWED_ELEMENTS && ty.bytes() <= typing.static_bytes
+    !are_bits(ty.dtype) && !ty.dims.is_open() && ty.len() <= MAX_FOLLOWED_ELEMENTS && ty.bytes() <= typing.static_bytes
 }
 
 fn obstacle(graph: &Graph, node: NodeId, values: &StaticValues<'_>, known: &Known) -> Option<Obstacle> {

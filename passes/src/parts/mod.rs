@@ -28,6 +28,11 @@ pub use self::run::{PartsRun, RunFlow};
 /// Bits of half of a float.
 const HALF: u32 = 32;
 
+/// Whether elements are told by their bits, not as whole numbers.
+fn are_bits(dtype: DType) -> bool {
+    dtype.is_float() || dtype.is_narrow()
+}
+
 /// Numbers that decide shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapeSource {
@@ -75,7 +80,7 @@ impl ShapeSource {
     }
 
     fn elements(value: Value, ty: &DenseType) -> ShapeSource {
-        let (count, float) = (ty.dims.example().iter().product::<u64>() as usize, ty.dtype.is_float());
+        let (count, float) = (ty.dims.example().iter().product::<u64>() as usize, are_bits(ty.dtype));
         let numbers = DenseType::new(ty.dtype, [OPEN, 0].repeat(count));
         // Negative numbers and floats tell how to compute shapes, rather than extents.
         let open = if float { vec![] } else { (0..2 * count).step_by(2).collect() };
@@ -87,7 +92,7 @@ impl ShapeSource {
         if self.kind != SourceKind::Elements {
             return data.ty.clone();
         }
-        let halves = |s: Scalar| match s.dtype.is_float() {
+        let halves = |s: Scalar| match are_bits(s.dtype) {
             true => [s.bits >> HALF, s.bits & ((1 << HALF) - 1)],
             false => [s.as_i64().max(0) as u64, s.as_i64().min(0).unsigned_abs()],
         };

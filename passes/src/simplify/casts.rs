@@ -40,9 +40,9 @@ mod tests {
 
     #[test]
     fn casts_that_skip_are_equal_on_many_values() {
-        for from in DType::ALL {
-            for middle in DType::ALL {
-                for to in DType::ALL.into_iter().filter(|to| skips(from, middle, *to)) {
+        for from in DType::COMPUTED {
+            for middle in DType::COMPUTED {
+                for to in DType::COMPUTED.into_iter().filter(|to| skips(from, middle, *to)) {
                     for bits in 0..70_000u64 {
                         let mask = if from.size() == 8 { u64::MAX } else { (1 << (8 * from.size())) - 1 };
                         let spread = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(bits as u32 % 64) & mask;

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .options import RunOptions
     from .session import InferenceSession
 
-#: What ONNX calls the types of numpy, and their numbers in files.
+#: What ONNX calls the types of numpy and ``ml_dtypes``, and their numbers in files.
 _ELEMENTS = {
     "float32": ("float", 1),
     "uint8": ("uint8", 2),
@@ -28,6 +28,18 @@ _ELEMENTS = {
     "uint32": ("uint32", 12),
     "uint64": ("uint64", 13),
     "bfloat16": ("bfloat16", 16),
+    "float8_e4m3fn": ("float8e4m3fn", 17),
+    "float8_e4m3fnuz": ("float8e4m3fnuz", 18),
+    "float8_e5m2": ("float8e5m2", 19),
+    "float8_e5m2fnuz": ("float8e5m2fnuz", 20),
+    "uint4": ("uint4", 21),
+    "int4": ("int4", 22),
+    "float4_e2m1fn": ("float4e2m1", 23),
+    "float8_e8m0fnu": ("float8e8m0", 24),
+    "uint2": ("uint2", 25),
+    "int2": ("int2", 26),
+    "float6_e2m3fn": ("float6e2m3", 27),
+    "float6_e3m2fn": ("float6e3m2", 28),
 }
 
 
@@ -84,12 +96,12 @@ class OrtValue:
     def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, onnx_element_type: int) -> OrtValue:
         if _element(data.dtype)[1] == onnx_element_type:
             return OrtValue(data)
-        names = [name for name, (_, number) in _ELEMENTS.items() if number == onnx_element_type]
-        if names != ["bfloat16"] or data.dtype.itemsize != 2:
+        names = [name for name, (_, number) in _ELEMENTS.items() if number == onnx_element_type and number >= 16]
+        if not names or data.dtype.kind not in "iu" or data.dtype.itemsize != (2 if names == ["bfloat16"] else 1):
             raise errors.InvalidArgument(f"elements of {data.dtype} are no elements of ONNX's type {onnx_element_type}")
         import ml_dtypes
 
-        return OrtValue(data.view(ml_dtypes.bfloat16))
+        return OrtValue(data.view(getattr(ml_dtypes, names[0])))
 
     @staticmethod
     def ortvalue_from_shape_and_type(

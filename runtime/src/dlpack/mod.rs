@@ -157,19 +157,25 @@ pub enum DlpackError {
 }
 
 impl DLDataType {
-    /// The DLPack form of an element type.
+    /// The DLPack form of an element type. Types below a byte are lent as the bytes that hold their elements.
     pub const fn of(dtype: DType) -> DLDataType {
         let code = match dtype {
-            DType::I8 | DType::I16 | DType::I32 | DType::I64 => 0,
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::I4 | DType::I2 => 0,
             DType::U8 | DType::U16 | DType::U32 | DType::U64 => 1,
+            DType::U4 | DType::U2 | DType::F6E2M3 | DType::F6E3M2 | DType::F4E2M1 => 1,
             DType::F16 | DType::F32 | DType::F64 => 2,
             DType::BF16 => 4,
             DType::Bool => 6,
+            DType::F8E4M3FN => 10,
+            DType::F8E4M3FNUZ => 11,
+            DType::F8E5M2 => 12,
+            DType::F8E5M2FNUZ => 13,
+            DType::F8E8M0 => 14,
         };
         DLDataType { code, bits: dtype.size() as u8 * 8, lanes: 1 }
     }
 
-    /// The inverse of [`DLDataType::of`]; `None` for what tensorc has no counterpart for.
+    /// The inverse of [`DLDataType::of`], but for types below a byte; `None` for what tensorc has no counterpart for.
     pub fn dtype(self) -> Option<DType> {
         DType::ALL.into_iter().find(|&dtype| DLDataType::of(dtype) == self)
     }

@@ -71,7 +71,7 @@ pub fn elementwise(op: &OpRef) -> bool {
 pub fn element_types(op: &OpRef) -> Vec<DType> {
     match op.inputs.first().map(|s| &s.ty) {
         Some(TypeRule::Group(_, list) | TypeRule::OneOf(list)) if !list.is_empty() => list.to_vec(),
-        Some(_) if elementwise(op) => DType::ALL.to_vec(),
+        Some(_) if elementwise(op) => DType::COMPUTED.to_vec(),
         Some(_) => vec![DType::F32, DType::I64, DType::F16, DType::Bool],
         None => vec![DType::F32],
     }

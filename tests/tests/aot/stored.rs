@@ -88,14 +88,16 @@ fn check(network: &str, batch: u64, artifact: &Artifact, files: &Files) {
     let mut context = artifact.context(&pool).unwrap();
     let (dims, input) = stored("input");
     let described = context.outputs(&[(DType::F32, &dims)]).unwrap();
-    let expected: Vec<(Vec<u64>, Vec<u8>)> =
-        artifact.manifest().unwrap().outputs.iter().map(|output| stored(&output.name)).collect();
-    let shapes: Vec<(DType, Vec<u64>)> = expected.iter().map(|(dims, _)| (DType::F32, dims.clone())).collect();
+    let manifest = artifact.manifest().unwrap();
+    let expected: Vec<(Vec<u64>, Vec<u8>)> = manifest.outputs.iter().map(|output| stored(&output.name)).collect();
+    let types = manifest.outputs.iter().map(|output| DType::from_name(&output.dtype).unwrap());
+    let shapes: Vec<(DType, Vec<u64>)> = types.zip(&expected).map(|(dtype, (dims, _))| (dtype, dims.clone())).collect();
     let mut data: Vec<Vec<u8>> = expected.iter().map(|(_, bytes)| vec![0xff; bytes.len()]).collect();
     let mut outputs: Vec<TensorMut<'_>> =
         shapes.iter().zip(&mut data).map(|((t, dims), data)| TensorMut::new(*t, dims, data)).collect();
     context.run(&[TensorRef::new(DType::F32, &dims, &input)], &mut outputs).unwrap();
-    let found = context.found_shapes().iter().map(|dims| (DType::F32, dims.clone())).collect::<Vec<_>>();
+    let found =
+        shapes.iter().zip(context.found_shapes()).map(|((dtype, _), dims)| (*dtype, dims.clone())).collect::<Vec<_>>();
     let (known, from) = if found.is_empty() { (described, "described") } else { (found, "found") };
     assert_eq!(known, shapes, "{network}, batch {batch}, {from}");
     for (got, (_, bytes)) in data.iter().zip(&expected) {

@@ -160,6 +160,9 @@ impl KVStore {
         if !replace && state.entries.by_key.contains_key(&key) {
             return Err(KvError::Duplicate { key }.into());
         }
+        if value.dtype().is_narrow() {
+            return Err(KvError::Elements { key, dtype: value.dtype() }.into());
+        }
         state.keys.check(&key)?;
         let stored = value.copy()?;
         if let Some(group) = self.group() {

@@ -242,9 +242,9 @@ impl Generator {
     }
 
     fn operation(&mut self, b: &mut KernelBuilder) {
-        let dtype = self.random.pick(&DType::ALL);
+        let dtype = self.random.pick(&DType::COMPUTED);
         let dtype = self.values.last().map_or(dtype, |(_, d)| if self.random.chance(60) { *d } else { dtype });
-        let to = self.random.pick(&DType::ALL);
+        let to = self.random.pick(&DType::COMPUTED);
         let (op, types) = match self.random.next(10) {
             0 | 1 => (ScalarOp::Cast(to), vec![dtype]),
             2 => (ScalarOp::Select, vec![DType::Bool, dtype, dtype]),
@@ -263,7 +263,7 @@ impl Generator {
 
     /// A local buffer with every element written.
     fn alloc(&mut self, b: &mut KernelBuilder) {
-        let dtype = self.random.pick(&DType::ALL);
+        let dtype = self.random.pick(&DType::COMPUTED);
         let space = if self.random.chance(70) { MemorySpace::Register } else { MemorySpace::Stack };
         let len = if self.vector.is_some() { 1 + self.random.next(3) } else { self.random.pick(&[1, 3, 4, 8, 16, 20]) };
         let buf = b.alloc("local", dtype, len as u64, space);
@@ -365,7 +365,7 @@ pub fn random_kernel(seed: u64) -> (Kernel, Vec<i64>) {
     let mut b = KernelBuilder::new(format!("random{seed}"));
     let mut buffers = vec![];
     for i in 0..6 {
-        let (dtype, len, writable) = (random.pick(&DType::ALL), random.pick(&[20u64, 37, 64]), i >= 3);
+        let (dtype, len, writable) = (random.pick(&DType::COMPUTED), random.pick(&[20u64, 37, 64]), i >= 3);
         let buf = b.param("p", dtype, len, writable);
         buffers.push(Usable { buf, dtype, len, space: MemorySpace::Global, writable, private: false, by_lane: None });
     }

@@ -72,6 +72,7 @@ fn numbers(tensor: &HostTensor) -> Box<dyn Iterator<Item = WideNumber> + '_> {
                 DType::BF16 => Box::new(all.elements::<bf16>().map(|x| WideNumber::Float(x.to_f64()))),
                 DType::Bool => Box::new(all.elements::<u8>().map(|x| WideNumber::Integer(i128::from(x != 0)))),
                 $(DType::$dtype => Box::new(all.elements::<$rust>().map(|x| WideNumber::$kind(<$wide>::from(x)))),)*
+                _ => Box::new(std::iter::empty()),
             }
         };
     }
@@ -95,6 +96,7 @@ fn write(out: &mut TensorMut<'_>, from: impl Iterator<Item = WideNumber>) {
                 DType::BF16 => out.write(from.map(|x| bf16::from_f32(odd(x.float())))),
                 DType::Bool => out.write(from.map(|x| u8::from(x.float() != 0.0))),
                 $(DType::$dtype => out.write(from.map(|x| within(x.integer(), <$rust>::MIN, <$rust>::MAX))),)*
+                _ => {}
             }
         };
     }
@@ -102,9 +104,17 @@ fn write(out: &mut TensorMut<'_>, from: impl Iterator<Item = WideNumber>) {
 }
 
 /// The same numbers in another type.
+/// Batches are not converted to or from elements of narrow types.
+#[derive(Debug, thiserror::Error)]
+#[error("elements of {0} are not converted")]
+struct NarrowElements(DType);
+
 fn cast(tensor: HostTensor, dtype: DType) -> Result<HostTensor, DataError> {
     if tensor.dtype() == dtype {
         return Ok(tensor);
+    }
+    if let Some(narrow) = [tensor.dtype(), dtype].into_iter().find(|dtype| dtype.is_narrow()) {
+        return Err(DataError::source("cast", NarrowElements(narrow)));
     }
     let mut bytes = vec![0; tensor.bytes().len() / tensor.dtype().size() * dtype.size()];
     write(&mut TensorMut::new(dtype, tensor.dims(), &mut bytes), numbers(&tensor));
@@ -152,9 +162,9 @@ mod tests {
 
     #[test]
     fn every_type_converts_to_every_other() {
-        for from in DType::ALL {
+        for from in DType::COMPUTED {
             let ones = cast(HostTensor::from_slice(&[2], &[1u8, 0]).unwrap(), from).unwrap();
-            for to in DType::ALL {
+            for to in DType::COMPUTED {
                 let there = cast(ones.clone(), to).unwrap();
                 assert_eq!(cast(there, DType::U8).unwrap().to_vec::<u8>().unwrap(), [1, 0], "{from} {to}");
             }

@@ -75,7 +75,7 @@ fn entry(&(own, doc, function, names, ulp): &ScalarEntry) -> OpDef {
         Ok(function(&x, &x.lit(float_param(cx, "scalar"))).cast(out))
     });
     let def = define(own, doc, body, rule(result_rule))
-        .operand("data", &DType::ALL)
+        .operand("data", &DType::COMPUTED)
         .param("scalar", 1.0, "The number.")
         .param("is_int", true, "False: integers become f64.")
         .named(names);

@@ -294,7 +294,7 @@ fn type_of(dtype: DType) -> Option<ncclDataType_t> {
         DType::U8 => ncclDataType_t::ncclUint8,
         DType::U32 => ncclDataType_t::ncclUint32,
         DType::U64 => ncclDataType_t::ncclUint64,
-        DType::I16 | DType::U16 | DType::Bool => return None,
+        _ => return None,
     })
 }
 

@@ -70,7 +70,7 @@ impl Call<'_> {
         }
         for (arg, parameter) in self.args.iter().zip(parameters) {
             let buffer = self.plan.buffer(arg.buffer);
-            let given = (buffer.dtype, buffer.span(), arg.writes);
+            let given = (buffer.dtype.storage(), buffer.span(), arg.writes);
             if given != (parameter.dtype, parameter.span, parameter.writes) {
                 let why = format!("`{}` does not fit its parameter `{}`", buffer.name, parameter.name);
                 return Err(self.wrong(why));

@@ -81,7 +81,8 @@ fn parameter(w: &mut Writer<'_>, node: NodeSpec, spec: &ParamSpec, op: &str, dty
         }
         ("BitCast", "to") => {
             let size = dtype.map_or(0, |d| d.size());
-            let fits: Vec<DType> = DType::ALL.into_iter().filter(|d| d.size() == size && *d != DType::Bool).collect();
+            let fits: Vec<DType> =
+                DType::COMPUTED.into_iter().filter(|d| d.size() == size && *d != DType::Bool).collect();
             let to = if fits.is_empty() { DType::F32 } else { draw::dtype(&mut w.rng, &fits) };
             return node.int("to", data_type(to).into());
         }
@@ -99,7 +100,7 @@ fn parameter(w: &mut Writer<'_>, node: NodeSpec, spec: &ParamSpec, op: &str, dty
         }
         ParamKind::Choice(of) => node.text(spec.name, w.word(of)),
         ParamKind::DType => {
-            let to = draw::dtype(&mut w.rng, &DType::ALL);
+            let to = draw::dtype(&mut w.rng, &DType::COMPUTED);
             node.int(spec.name, data_type(to).into())
         }
         _ => node,

@@ -80,6 +80,6 @@ pub fn add(w: &mut Writer<'_>, name: &str) -> bool {
 pub fn types(w: &Writer<'_>, name: &str, position: usize) -> Vec<DType> {
     match standard(w.registry, name, w.model.opset).and_then(|op| op.input_spec(position)).map(|s| &s.ty) {
         Some(TypeRule::Group(_, list) | TypeRule::OneOf(list)) if !list.is_empty() => list.to_vec(),
-        _ => DType::ALL.to_vec(),
+        _ => DType::COMPUTED.to_vec(),
     }
 }

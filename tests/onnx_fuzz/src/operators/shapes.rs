@@ -52,7 +52,7 @@ fn plain(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
 
 fn cast_like(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
     let x = all(w, op, 0, 5);
-    let to = draw::dtype(&mut w.rng, &DType::ALL);
+    let to = draw::dtype(&mut w.rng, &DType::COMPUTED);
     let dims = draw::shape(&mut w.rng, 0, 2);
     let like = w.operand(to, &dims, Elements::Any);
     Some(NodeSpec::new(op, vec![Some(x), Some(like)]))
@@ -295,7 +295,7 @@ fn constant_of_shape(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
     if w.one_in(4) {
         return Some(spec);
     }
-    let dtype = draw::dtype(&mut w.rng, &DType::ALL);
+    let dtype = draw::dtype(&mut w.rng, &DType::COMPUTED);
     let value = draw::tensor(&mut w.rng, dtype, &[1], Elements::Any);
     Some(spec.tensor("value", &value))
 }
