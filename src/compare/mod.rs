@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 
@@ -97,8 +96,7 @@ impl Side {
     /// An input is missing or unknown, or the model cannot be imported for inputs of these types.
     pub fn of(model: &Model, inputs: &[(&str, Tensor)]) -> Result<Side, Error> {
         let inputs = model.ordered(inputs)?;
-        let types: Vec<DenseType> = inputs.iter().map(|t| t.data().ty.clone()).collect();
-        Ok(Side { compiler: model.compiler().clone(), graph: model.graph_for(&types)?, inputs })
+        Ok(Side { compiler: model.compiler().clone(), graph: model.graph_like(&inputs)?, inputs })
     }
 
     /// The graph for the inputs.

@@ -11,7 +11,6 @@ mod strings;
 mod unsupported;
 
 use serde::Serialize;
-use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_passes::parts::{PartShape, first_part, next_part};
 use tensorc_runtime::roofline::Roofline;
@@ -91,10 +90,7 @@ impl ModelReport {
     /// # Errors
     /// The model does not compile for these inputs, or a run fails.
     pub fn of(model: &Model, inputs: &[Tensor], request: &ReportRequest) -> Result<ModelReport, Error> {
-        let compiler = model.compiler();
-        let types: Vec<DenseType> = inputs.iter().map(|t| t.data().ty.clone()).collect();
-        let graph = model.graph_for(&types)?;
-        ModelReport::of_graph(compiler, graph, inputs, request)
+        ModelReport::of_graph(model.compiler(), model.graph_like(inputs)?, inputs, request)
     }
 
     /// As [`ModelReport::of`], of a graph whose inputs have known types.

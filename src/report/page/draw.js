@@ -2,6 +2,8 @@
 
 const MARGIN = 200;
 const READABLE = 0.45;
+// Share of the hot colour in the hottest box, in percent: text stays readable on it.
+const HOTTEST = 68;
 
 // What a box is coloured by: a number from 0 to 1 (`heat`), or a class of its own (`tone`).
 const COLOURINGS = {
@@ -203,7 +205,7 @@ class Drawing {
       "aria-selected": String(item === this.selected),
       "data-id": item.id,
     });
-    if (heat && !item.open) group.style.setProperty("--heat", (100 * Math.min(1, heat(item))).toFixed(1) + "%");
+    if (heat && !item.open) group.style.setProperty("--heat", (HOTTEST * Math.min(1, heat(item))).toFixed(1) + "%");
     group.append(svg("rect", { width, height: item.h, rx: item.open ? 10 : 7 }));
     if (item.children && !item.open) group.append(svg("rect", { class: "stack", x: 4, y: item.h, width: width - 8, height: 3, rx: 1.5 }));
     const mark = item.children ? (item.open ? "▾ " : "▸ ") : "";

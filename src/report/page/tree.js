@@ -1,9 +1,12 @@
 // Groups that fold: by the scopes in the names of nodes, or by the kernels that nodes became. A list that is too long to show is
 // divided into runs of neighbours in the order of data flow.
 
-// Children of a group at most, and boxes that are open at first.
+// Children of a group at most, boxes that are shown at first at most, and fewer than which a long group is opened, too.
 const MOST_CHILDREN = 64;
 const FIRST_BOXES = 36;
+const FEW_BOXES = 8;
+// Nodes between the first and the last of a scope for each of its own, at most.
+const MOST_SPREAD = 2.5;
 
 // The scopes of a name, and what is left of it: `/` parts, or `.` where there is none.
 function pathOf(name) {
@@ -33,8 +36,31 @@ function treeByScope() {
     }
     group.children.push(makeLeaf(node, path[path.length - 1], group));
   }
+  dissolve(root);
   joinChains(root);
   return finished(root);
+}
+
+// A scope whose nodes are scattered over the order of data flow, such as one of all nodes of an operator, is no part of the
+// model: its items belong to the scope around it. Returns first and last node and number of nodes.
+function dissolve(group) {
+  const children = [];
+  const all = { first: Infinity, last: -1, count: 0 };
+  for (const child of group.children) {
+    const of = child.children ? dissolve(child) : { first: child.node.i, last: child.node.i, count: 1 };
+    all.first = Math.min(all.first, of.first);
+    all.last = Math.max(all.last, of.last);
+    all.count += of.count;
+    if (child.children && of.count > 1 && of.last - of.first + 1 > MOST_SPREAD * of.count) {
+      for (const inner of child.children) {
+        inner.label = child.label + (inner.node && !inner.node.name.includes("/") ? "." : "/") + inner.label;
+        inner.parent = group;
+        children.push(inner);
+      }
+    } else children.push(child);
+  }
+  group.children = children;
+  return all;
 }
 
 // A scope that holds one scope and nothing else is one with it.
@@ -90,7 +116,7 @@ function finished(root) {
   while (closed.length) {
     closed.sort((a, b) => a.children.length - b.children.length || a.first - b.first);
     const next = closed.shift();
-    if (shown + next.children.length - 1 > FIRST_BOXES) break;
+    if (shown >= FEW_BOXES && shown + next.children.length - 1 > FIRST_BOXES) break;
     next.open = next.kind !== "kernel";
     if (!next.open) continue;
     shown += next.children.length - 1;
