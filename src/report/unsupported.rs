@@ -68,7 +68,11 @@ fn rows(compiler: &Compiler, path: &Path, refused: &[Refused]) -> Vec<NodeRow> {
     for node in sketch(&model) {
         let mut args: Vec<u32> = node.inputs.iter().filter_map(|name| made.get(name).copied()).collect();
         args.dedup();
-        let fate = if refused.contains(node.name.as_str()) { Fate::Unsupported } else { Fate::Unknown };
+        let fate = match refused.contains(node.name.as_str()) {
+            true => Fate::Unsupported,
+            false if node.op == "input" => Fate::Edge,
+            false => Fate::Unknown,
+        };
         made.extend(node.outputs.into_iter().map(|name| (name, rows.len() as u32)));
         let name: Arc<str> = node.name.into();
         rows.push(NodeRow { name, op: node.op, ty: String::new(), args, constants: vec![], fate });
