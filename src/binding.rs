@@ -49,6 +49,20 @@ pub fn bind_open(graph: &mut Graph, extent: u64) -> Result<Vec<String>, Error> {
     Ok(open.into_iter().map(|(_, name)| name.to_string()).collect())
 }
 
+/// Extent taken for a dimension that the model leaves open.
+pub const DEFAULT_EXTENT: u64 = 1;
+
+/// The types of the inputs of a graph for extents by the names of inputs or dimensions; others are [`DEFAULT_EXTENT`].
+///
+/// # Errors
+/// As [`bind`] and [`bind_open`].
+pub fn with_extents(graph: &Graph, given: &BTreeMap<String, Vec<u64>>) -> Result<Vec<DenseType>, Error> {
+    let mut bound = graph.clone();
+    bind(&mut bound, given)?;
+    bind_open(&mut bound, DEFAULT_EXTENT)?;
+    input_types(&bound)
+}
+
 /// The types of the inputs, all bound; an unknown element type is f32.
 pub fn input_types(graph: &Graph) -> Result<Vec<DenseType>, Error> {
     let one = |&node| {

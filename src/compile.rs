@@ -12,7 +12,7 @@ use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::interrupt::{Interrupt, PassLimits};
+use tensorc_ir::interrupt::{Interrupt, PassLimits, StopReason};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
 use tensorc_passes::manager::{PassCx, Timing};
@@ -57,6 +57,17 @@ impl Report {
     }
 }
 
+/// What passes run in under the options of a compiler; `stop` says whether they shall end early.
+pub(crate) fn pass_context<'a>(
+    compiler: &'a Compiler,
+    stop: &'a (dyn Fn() -> Option<StopReason> + Sync),
+) -> PassCx<'a> {
+    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+    cx.threads = compiler.pool().threads();
+    cx.limits = PassLimits { nodes: compiler.options().limits.graph_nodes(), interrupt: Interrupt::new(stop) };
+    cx
+}
+
 /// Runs the passes of a pipeline on a graph.
 pub(crate) fn optimize(
     compiler: &Compiler,
@@ -66,10 +77,8 @@ pub(crate) fn optimize(
     report: &mut Report,
 ) -> Result<(), Error> {
     compiler.progress("optimize");
-    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
-    cx.threads = compiler.pool().threads();
     let stop = || deadline.passed();
-    cx.limits = PassLimits { nodes: compiler.options().limits.graph_nodes(), interrupt: Interrupt::new(&stop) };
+    let mut cx = pass_context(compiler, &stop);
     pipeline.run(graph, &mut cx)?;
     for Timing { pass, start, time, .. } in cx.timings {
         if let Some(profiler) = compiler.profiler() {

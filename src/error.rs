@@ -21,6 +21,9 @@ pub enum Error {
     /// A file cannot be read.
     #[error("{path}: {source}", path = path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    /// A file cannot be written.
+    #[error("{path}: {source}", path = path.display())]
+    Write { path: PathBuf, source: std::io::Error },
     /// An ONNX model that cannot be imported.
     #[error("{}", in_file(path, source, matches!(**source, OnnxError::Open { .. })))]
     Onnx { path: PathBuf, source: Box<OnnxError> },
@@ -89,6 +92,12 @@ pub enum Error {
     /// An extent is asked for that an input or dimension cannot have.
     #[error("{0}")]
     Shape(String),
+    /// An input that no memory holds.
+    #[error("input `{name}`: there is no memory for {dims:?} of {dtype}")]
+    InputSize { name: String, dims: Vec<u64>, dtype: tensorc_abi::DType },
+    /// Models of which nothing can be compared.
+    #[error("{0}")]
+    Compare(String),
     /// A model whose shapes depend on values is asked for its plan.
     #[error("model `{model}`: shapes in it depend on values, so it has no single plan; run it with `Model::run`")]
     Parts { model: String },

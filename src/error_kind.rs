@@ -67,7 +67,7 @@ impl Error {
             | Error::TensorType { .. } => ErrorKind::Input,
             Error::Shape(_) => ErrorKind::Shape,
             Error::Run(run) => of_run(run),
-            Error::Memory(_) => ErrorKind::Memory,
+            Error::Memory(_) | Error::InputSize { .. } => ErrorKind::Memory,
             Error::Constants(_) => ErrorKind::File,
             Error::NoDriver { .. } | Error::Driver(_) => ErrorKind::Gpu,
             Error::Link(_) => ErrorKind::Link,

@@ -242,6 +242,18 @@ impl Model {
         }
     }
 
+    /// The graph for inputs like these, as [`Model::compile_for`] takes them.
+    ///
+    /// # Errors
+    /// As [`Model::graph_for`]; or branches depend on other values.
+    pub fn graph_like(&self, inputs: &[Tensor]) -> Result<Graph, Error> {
+        let graph = || self.parts_deciding(&self.deciding(inputs))?.graph_for(&self.compiler, &types(inputs));
+        match &self.open {
+            Some((Open::Branches(branches), _)) => branches.decided(graph),
+            _ => graph(),
+        }
+    }
+
     /// What is compiled, for the given values of the inputs at some positions.
     fn parts_deciding(&self, deciding: &[(usize, &Tensor)]) -> Result<Arc<Parts>, Error> {
         let name = |i: usize| Some(self.graph().node(*self.graph().inputs().get(i)?).name.to_string());

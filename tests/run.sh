@@ -13,7 +13,7 @@ trap summary EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-install_groups tools python python311 llvm openmpi mpich cross
+install_groups tools python python311 llvm openmpi mpich chromium cross
 # Nothing is tried twice.
 export TENSORC_INSTALL=0
 
@@ -135,7 +135,7 @@ python_package() {
 essential "format and lints" lints
 [ ${#features[@]} = 0 ] || essential "lints (optional parts)" lints_optional
 essential "build" build
-part "tests" tests 'tools?' 'python?'
+part "tests" tests 'tools?' 'python?' 'chromium?'
 part "examples" examples
 part "Python package" python_package python311
 part "LLVM back end" llvm llvm

@@ -12,6 +12,7 @@ declare -A packages=(
     [llvm]="llvm-22-dev libpolly-22-dev zlib1g-dev libzstd-dev libxml2-dev"
     [openmpi]="openmpi-bin libopenmpi-dev libclang-dev"
     [mpich]="mpich libmpich-dev libclang-dev"
+    [chromium]="chromium"
     [cross]="gcc-aarch64-linux-gnu gcc-riscv64-linux-gnu libc6-dev-arm64-cross libc6-dev-riscv64-cross qemu-user"
 )
 # Targets of Rust that belong to the group `cross`.
@@ -73,6 +74,7 @@ has() {
         llvm) llvm_22 ;;
         openmpi) commands ompi_info mpicc mpiexec && libclang ;;
         mpich) commands mpicc.mpich mpiexec.mpich && libclang ;;
+        chromium) commands chromium || commands chromium-browser || commands google-chrome ;;
         cross)
             commands aarch64-linux-gnu-gcc riscv64-linux-gnu-gcc qemu-aarch64 qemu-riscv64 &&
                 [ -d /usr/aarch64-linux-gnu/include ] && [ -d /usr/riscv64-linux-gnu/include ] &&

@@ -3,6 +3,7 @@
 //!
 //! `cargo run --release -p tensorc-bench --example bench_kernels [FILTER [avx512|avx2|neon|portable]]`
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tensorc_abi::{
@@ -11,6 +12,7 @@ use tensorc_abi::{
 use tensorc_kernels::{
     Isa, conv_run_with, conv_scratch, conv_tasks, gemm_run_with, gemm_scratch, gemm_tasks, isa, pack, packed_len,
 };
+use tensorc_runtime::roofline::multiply_adds;
 
 /// Shortest time of one call, in seconds.
 fn best(mut call: impl FnMut()) -> f64 {
@@ -30,51 +32,13 @@ fn best(mut call: impl FnMut()) -> f64 {
     best
 }
 
-/// Twelve independent multiply-adds, in assembly so that the compiler leaves them alone.
-#[cfg(target_arch = "x86_64")]
-macro_rules! multiply_adds {
-    ($register:literal, $rounds:expr) => {
-        // SAFETY: only the named registers and the counter change.
-        unsafe {
-            std::arch::asm!(
-                "2:",
-                concat!("vfmadd231ps ", $register, "0, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "1, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "2, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "3, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "4, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "5, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "6, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "7, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "8, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "9, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "10, ", $register, "12, ", $register, "13"),
-                concat!("vfmadd231ps ", $register, "11, ", $register, "12, ", $register, "13"),
-                "dec {count}",
-                "jnz 2b",
-                count = inout(reg) $rounds => _,
-                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
-                out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                out("xmm12") _, out("xmm13") _,
-            )
-        }
-    };
-}
-
-/// Multiply-add peak of one core in FLOP/s.
-#[cfg(target_arch = "x86_64")]
+/// Multiply-add peak of one core in FLOP/s, where it is measured.
 fn peak(isa: Isa) -> f64 {
     const ROUNDS: u64 = 100_000;
-    match isa {
-        Isa::Avx512 => (ROUNDS * 12 * 32) as f64 / best(|| multiply_adds!("zmm", ROUNDS)),
-        Isa::Avx2 => (ROUNDS * 12 * 16) as f64 / best(|| multiply_adds!("ymm", ROUNDS)),
-        Isa::Neon | Isa::Portable => f64::NAN,
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn peak(_isa: Isa) -> f64 {
-    f64::NAN
+    let mut call = || {
+        black_box(multiply_adds(isa, ROUNDS));
+    };
+    multiply_adds(isa, ROUNDS).map_or(f64::NAN, |flops| flops as f64 / best(&mut call))
 }
 
 /// Numbers that start at a cache line, as the run time lays them out.

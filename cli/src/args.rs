@@ -125,6 +125,12 @@ impl CompileArgs {
         options.progress = Some(progress::phase);
         Ok(Compiler::new(options)?)
     }
+
+    /// A compiler for exact values, if these options allow less ([`tensorc::report`]).
+    pub fn exact_reference(&self) -> Result<Option<Compiler>, CliFailure> {
+        let exact = CompileArgs { exact: true, fast_math: false, tf32: false, ..self.clone() };
+        (self.fast_math || self.tf32).then(|| exact.compiler()).transpose()
+    }
 }
 
 /// The text in a file.
@@ -214,6 +220,19 @@ pub struct InputArgs {
 }
 
 impl InputArgs {
+    /// The model file.
+    pub fn path(&self) -> &Path {
+        self.model.path()
+    }
+
+    /// The same arguments with another model file.
+    #[must_use]
+    pub fn at(&self, path: &Path) -> InputArgs {
+        let mut other = self.clone();
+        other.model.model = path.to_owned();
+        other
+    }
+
     /// Loads the model, with the values of `--value`.
     pub fn load(&self, compiler: &Compiler) -> Result<Model, CliFailure> {
         self.model.load_for(compiler, &self.shapes, self.input.as_deref())

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tensorc::binding;
-use tensorc::ir::{DenseType, Rng};
-use tensorc::runtime::host_tensor::byte_len;
+use tensorc::samples::random_inputs;
 use tensorc::{DType, Model, Tensor};
 use tensorc_data::formats::stored_as;
 
-use super::failure::{CliFailure, NoMemory, Usage};
+use super::failure::{CliFailure, Usage};
 use super::npz;
 
 /// A model's inputs in signature order, and whether they were made up.
@@ -17,9 +16,6 @@ pub struct Inputs {
     pub arrays: Vec<(String, Tensor)>,
     pub random: bool,
 }
-
-/// Extent taken for a dimension that the model leaves open.
-const DEFAULT_EXTENT: u64 = 1;
 
 /// The arrays of a file, or random ones whose open dimensions `--shape` gives.
 pub fn inputs(model: &Model, file: Option<&Path>, extents: &[String]) -> Result<Inputs, CliFailure> {
@@ -39,16 +35,8 @@ pub fn inputs(model: &Model, file: Option<&Path>, extents: &[String]) -> Result<
             Ok(Inputs { arrays, random: false })
         }
         None => {
-            let mut bound = model.graph().clone();
-            binding::bind(&mut bound, &shapes(extents)?)?;
-            binding::bind_open(&mut bound, DEFAULT_EXTENT)?;
-            let types = binding::input_types(&bound)?;
-            let arrays = signature
-                .into_iter()
-                .zip(&types)
-                .enumerate()
-                .map(|(i, ((name, _), ty))| Ok((name.clone(), random(&name, ty, i as u64 + 1)?)));
-            Ok(Inputs { arrays: arrays.collect::<Result<_, CliFailure>>()?, random: true })
+            let types = binding::with_extents(model.graph(), &shapes(extents)?)?;
+            Ok(Inputs { arrays: random_inputs(model, &types)?, random: true })
         }
     }
 }
@@ -90,27 +78,6 @@ pub fn values(model: &Model, args: &[String]) -> Result<Vec<(String, Tensor)>, C
         Ok((name.to_owned(), Tensor::from_bytes(dtype, &dims, bytes.collect::<Vec<u8>>())?))
     };
     args.iter().map(one).collect()
-}
-
-/// Values a model can take without harm: floats in [-1, 1), small non-negative integers, true.
-fn random(name: &str, DenseType { dtype, dims }: &DenseType, seed: u64) -> Result<Tensor, CliFailure> {
-    let too_large = || NoMemory(format!("input `{name}`: there is no memory for {dims:?} of {dtype}"));
-    let total = byte_len(*dtype, dims).and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(too_large)?;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(total).map_err(|_| too_large())?;
-    let mut rng = Rng::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    let mut next = || (rng.next_u64() >> 40) as f64 / f64::from(1u32 << 24);
-    for _ in 0..total / dtype.size() {
-        let value = match *dtype {
-            d if d.is_float() || d.is_narrow_float() => next() * 2.0 - 1.0,
-            // 0 or 1, of two's complement with 2 bits, too.
-            DType::Bool => 1.0,
-            _ => (next() * 2.0).floor(),
-        };
-        let bits = tensorc::ir::scalar::Scalar::from_f64(*dtype, value).bits.to_le_bytes();
-        bytes.extend_from_slice(&bits[..dtype.size()]);
-    }
-    Ok(Tensor::from_bytes(*dtype, dims, bytes)?)
 }
 
 /// The first elements of a tensor, and its range.

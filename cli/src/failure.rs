@@ -8,10 +8,10 @@ pub type CliFailure = Box<dyn std::error::Error>;
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// There is no memory for what a command makes up.
+/// What was compared differs: a result, not a fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct NoMemory(pub String);
+pub struct Differs(pub String);
 
 /// Characters of a message at most: it may quote names of any length.
 const LONGEST: usize = 10_000;

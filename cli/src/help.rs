@@ -74,6 +74,20 @@ const GROUPS: [(&str, &[CommandHelp]); 5] = [
                 ],
             ),
             command(
+                "report",
+                &[
+                    ("tensorc report model.onnx -o model.html", "graph, kernels with their times, memory and passes"),
+                    ("tensorc report model.onnx -o model.html --no-measure", "without times: the same bytes every time"),
+                ],
+            ),
+            command(
+                "diff",
+                &[
+                    ("tensorc diff a.onnx b.onnx --input in.npz", "the first node whose values differ"),
+                    ("tensorc diff model.onnx --b=--fast-math -o diff.html", "one model compiled in two ways, as a page"),
+                ],
+            ),
+            command(
                 "opt",
                 &[
                     ("tensorc opt model.onnx --to=fuse --shape batch=1", "the graph after fusion"),

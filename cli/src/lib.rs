@@ -14,6 +14,7 @@ mod artifact;
 mod bench;
 mod code;
 mod compile;
+mod diff;
 mod doctor;
 mod failure;
 mod help;
@@ -30,6 +31,7 @@ mod output;
 mod progress;
 #[cfg(feature = "images")]
 mod records;
+mod report;
 mod run;
 mod values;
 #[cfg(not(feature = "images"))]
@@ -39,7 +41,7 @@ use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use failure::Usage;
+use failure::{Differs, Usage};
 #[cfg(not(feature = "images"))]
 use without_images::{im2rec, records};
 
@@ -62,6 +64,10 @@ enum CliCommand {
     Opt(opt::OptArgs),
     /// Show a model's signature, operators, cost and planned memory, or the contents of a compiled artifact
     Inspect(inspect::InspectArgs),
+    /// Write a page about a model: its graph, its kernels and their times, memory, and what passes did
+    Report(report::ReportArgs),
+    /// Find the first node whose values differ between two models, or two ways to compile one
+    Diff(diff::DiffArgs),
     /// Make image lists, and RecordIO files from lists (feature `images`)
     #[command(name = "im2rec")]
     Im2Rec(im2rec::Im2RecArgs),
@@ -93,6 +99,8 @@ pub fn main() -> ExitCode {
         CliCommand::Compile(args) => compile::run(args),
         CliCommand::Opt(args) => opt::run(args),
         CliCommand::Inspect(args) => inspect::run(args),
+        CliCommand::Report(args) => report::run(args),
+        CliCommand::Diff(args) => diff::run(args),
         CliCommand::Im2Rec(args) => im2rec::run(args),
         CliCommand::Records(args) => records::run(args),
         CliCommand::Ops(args) => operators::run(args),
@@ -103,6 +111,11 @@ pub fn main() -> ExitCode {
     progress::clear();
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(failure) if failure.is::<Differs>() => {
+            // Nothing more can be said if the output is closed.
+            drop(output::print(&format!("{}\n", failure::line(&failure))));
+            ExitCode::FAILURE
+        }
         Err(failure) => {
             eprintln!("tensorc: {}", failure::line(&failure));
             if let Some(hint) = hint::of(&failure, matches.subcommand_name().unwrap_or("help")) {

@@ -36,7 +36,7 @@ pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices, threa
 /// # Errors
 /// An operator is left in the graph, a type is not known, or a kernel cannot be written for the target.
 pub fn lower_open(graph: &Graph, math: &dyn MathLibrary, choices: Choices, threads: usize) -> Result<Lowered<Extent>> {
-    let Schedule { target, mut plan, kernels, constants, mut in_place, externs, .. } = plan(graph, choices)?;
+    let Schedule { target, mut plan, nodes, kernels, constants, mut in_place, externs } = plan(graph, choices)?;
     // What may share memory does in every shape.
     in_place.keep_sure(&plan);
     let scaling = Scaling(math);
@@ -49,5 +49,5 @@ pub fn lower_open(graph: &Graph, math: &dyn MathLibrary, choices: Choices, threa
     let kernels: Vec<Kernel> = try_map(kernels.iter().collect(), threads, write, panicked)?;
     let signatures: Vec<_> = kernels.iter().map(Kernel::signature).collect();
     plan.set_extents(&|kernel| signatures[kernel.0 as usize].extent);
-    Ok(Lowered { plan, kernels, signatures, constants, in_place, externs })
+    Ok(Lowered { plan, nodes, kernels, signatures, constants, in_place, externs })
 }

@@ -8,8 +8,11 @@ use pyo3::prelude::*;
 use tensorc::aot::files::{ArtifactFile, identifier};
 use tensorc::aot::link::{LinkOutput, Tools};
 use tensorc::aot::{self, AotRequest, ExtentRange};
+use tensorc::binding::with_extents;
 use tensorc::inspect::Inspection;
-use tensorc::{Error, Isa};
+use tensorc::report::{ModelReport, ReportRequest};
+use tensorc::samples::random_inputs;
+use tensorc::{Error, Isa, Tensor};
 
 use crate::session::model_file;
 use crate::{compilers, errors, signals};
@@ -28,6 +31,28 @@ pub fn inspect(
         let inspection = Inspection::of(&model, &shapes).map_err(|error| *error.source)?;
         let table = inspection.table().map_err(|error| Error::Internal(error.to_string()))?;
         Ok((inspection.json().to_string(), table, inspection.memory_drawing()))
+    };
+    signals::interruptible(py, work)?.map_err(|error: Error| errors::raised(py, &error))
+}
+
+/// Writes a report about a model, run on made-up inputs for extents by the names of inputs or dimensions, as an HTML page. Without
+/// `repeat` nothing is measured.
+#[pyfunction]
+pub fn report(
+    py: Python<'_>,
+    model: &Bound<'_, PyAny>,
+    path: PathBuf,
+    shapes: BTreeMap<String, Vec<u64>>,
+    threads: usize,
+    repeat: Option<u32>,
+) -> PyResult<()> {
+    let file = model_file(model)?;
+    let work = || {
+        let model = file.load(&compilers::compiler(threads)?)?;
+        let inputs = random_inputs(&model, &with_extents(model.graph(), &shapes)?)?;
+        let inputs: Vec<Tensor> = inputs.into_iter().map(|(_, tensor)| tensor).collect();
+        let page = ModelReport::of(&model, &inputs, &ReportRequest { repeat })?.html();
+        std::fs::write(&path, page).map_err(|source| Error::Write { path: path.clone(), source })
     };
     signals::interruptible(py, work)?.map_err(|error: Error| errors::raised(py, &error))
 }

@@ -20,7 +20,7 @@ mod _tensorc {
     #[pymodule_export]
     use crate::host_memory::HostMemory;
     #[pymodule_export]
-    use crate::inspection::{compile_ahead, inspect};
+    use crate::inspection::{compile_ahead, inspect, report};
     #[pymodule_export]
     use crate::mxnet::{
         Array, Executor, Metric, ModeScope, Module, Symbol, Updater, autograd_mode, backward, borrow_array, group,

@@ -9,7 +9,7 @@ Models with ONNX Runtime's interface::
 
 ``tensorc.install_as_onnxruntime()`` lets packages that import ``onnxruntime`` use it.
 
-Models as functions, and ahead of time: :func:`compile`, :func:`inspect`, :func:`aot`.
+Models as functions, and ahead of time: :func:`compile`, :func:`inspect`, :func:`report`, :func:`aot`.
 
 Arrays and training with MXNet's interface: ``import tensorc as mx``, then ``mx.nd``, ``mx.sym``, ``mx.autograd``, ``mx.mod``, ``mx.io``,
 ``mx.metric``, ``mx.init``, ``mx.optimizer``.
@@ -46,7 +46,7 @@ from .inference import (
     set_default_logger_verbosity,
     set_seed,
 )
-from .compiled import CompiledModel, Inspection, aot, compile, inspect
+from .compiled import CompiledModel, Inspection, aot, compile, inspect, report
 
 #: Parts with MXNet's names, which are loaded when they are first used.
 _PARTS = {
@@ -128,6 +128,7 @@ __all__ = [
     "get_version_string",
     "inspect",
     "install_as_onnxruntime",
+    "report",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_seed",

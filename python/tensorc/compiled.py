@@ -51,6 +51,10 @@ class CompiledModel:
         """What the model needs for some extents; see :func:`tensorc.inspect`."""
         return inspect(self._source, shapes, self._threads)
 
+    def report(self, path: str | os.PathLike[str], shapes: Mapping[str, Any] | None = None, *, measure: bool = True) -> None:
+        """Writes a page about the model; see :func:`tensorc.report`."""
+        report(self._source, path, shapes, self._threads, measure=measure)
+
     def __repr__(self) -> str:
         signature = [f"{stated.name}: {stated.type}{stated.shape}" for stated in self.inputs]
         return f"CompiledModel({', '.join(signature)}) -> {', '.join(stated.name for stated in self.outputs)}"
@@ -107,6 +111,21 @@ def inspect(model: Any, shapes: Mapping[str, Any] | None = None, threads: int = 
     """
     values, table, svg = _tensorc.inspect(source_of(model), _extents(shapes), threads)
     return Inspection(json.loads(values), table, svg)
+
+
+def report(
+    model: Any,
+    path: str | os.PathLike[str],
+    shapes: Mapping[str, Any] | None = None,
+    threads: int = 0,
+    *,
+    measure: bool = True,
+) -> None:
+    """Writes a page about a model: its graph, its kernels and their times, memory, and what passes did.
+
+    The model runs on made-up inputs, for extents as in :func:`inspect`. Without ``measure`` the same model gives the same bytes.
+    """
+    _tensorc.report(source_of(model), path, _extents(shapes), threads, 10 if measure else None)
 
 
 def aot(

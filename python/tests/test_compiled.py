@@ -66,6 +66,17 @@ def test_inspection():
         tensorc.inspect(DIGITS, {"no_such_dimension": 4})
 
 
+def test_report(tmp_path):
+    pages = [tmp_path / "a.html", tmp_path / "b.html"]
+    for page in pages:
+        tensorc.report(DIGITS, page, {"batch": 2}, measure=False)
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+    tensorc.compile(DIGITS).report(pages[0])
+    assert '<svg id="canvas"' in pages[0].read_text()
+    with pytest.raises(tensorc.Error):
+        tensorc.report(DIGITS, tmp_path / "no" / "such.html", measure=False)
+
+
 @pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="no C compiler")
 def test_ahead_of_time(tmp_path):
     out = tmp_path / "digits"

@@ -33,6 +33,7 @@ pub mod plan;
 mod pool;
 pub mod profiler;
 pub mod resource;
+pub mod roofline;
 pub mod storage;
 mod tensor;
 pub mod threads;

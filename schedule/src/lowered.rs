@@ -4,6 +4,7 @@
 use tensorc_abi::{BufferId, ExternFn, KernelSignature, Number, Plan};
 
 use tensorc_ir::extent::{Binding, Fixed};
+use tensorc_ir::graph::NodeId;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::{Extent, TensorData};
 
@@ -15,6 +16,8 @@ use tensorc_ir::{Extent, TensorData};
 pub struct Lowered<N: Number = u64> {
     /// The plan.
     pub plan: Plan<N>,
+    /// The node of the graph that each step of the plan belongs to.
+    pub nodes: Vec<NodeId>,
     /// By [`tensorc_abi::KernelId`].
     pub kernels: Vec<Kernel>,
     /// What calls of the kernels must fit.
@@ -30,9 +33,9 @@ pub struct Lowered<N: Number = u64> {
 impl Lowered<Extent> {
     /// What it is for the numbers of the example, which are fixed ([`Extent::fixed`]).
     pub fn fixed(self) -> Lowered {
-        let Lowered { plan, kernels, signatures, constants, in_place, externs } = self;
+        let Lowered { plan, nodes, kernels, signatures, constants, in_place, externs } = self;
         let signatures = signatures.iter().map(|signature| signature.convert(&Fixed)).collect();
-        Lowered { plan: plan.convert(&Fixed), kernels, signatures, constants, in_place, externs }
+        Lowered { plan: plan.convert(&Fixed), nodes, kernels, signatures, constants, in_place, externs }
     }
 
     /// What it is for a shape.
@@ -40,6 +43,7 @@ impl Lowered<Extent> {
         Lowered {
             plan: self.plan.convert(binding),
             in_place: self.in_place.clone(),
+            nodes: self.nodes.clone(),
             kernels: self.kernels.clone(),
             signatures: self.signatures.iter().map(|signature| signature.convert(binding)).collect(),
             constants: self.constants.iter().map(|data| data.bound(binding)).collect(),

@@ -2,10 +2,11 @@
 //! rectangle for each buffer, and for the working memory of each step, by its name. Dashed lines divide a buffer into the parts that are written one by one, from the
 //! first use of each on.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use tensorc_abi::{BufferId, Plan, StorageClass};
+use tensorc_abi::Plan;
+
+use super::lives::{BufferLife, lives};
 
 const WIDTH: f64 = 1400.0;
 const HEIGHT: f64 = 700.0;
@@ -19,28 +20,9 @@ const LABEL_HEIGHT: f64 = 12.0;
 /// Marks on an axis, about.
 const MARKS: u64 = 10;
 
-/// Where a buffer lives and when.
-struct DrawnBuffer<'p> {
-    name: &'p str,
-    bytes: u64,
-    offset: u64,
-    first: usize,
-    last: usize,
-    parts: Vec<DrawnPart<'p>>,
-}
-
-/// A part of a buffer: which share of it, and the step that writes it first. Of a part in runs, its share of the
-/// distance between them.
-struct DrawnPart<'p> {
-    name: &'p str,
-    from: f64,
-    to: f64,
-    first: usize,
-}
-
 /// The drawing as SVG, for a run by so many workers.
 pub(super) fn svg(plan: &Plan, workers: usize) -> String {
-    let (blocks, height) = (blocks(plan, workers), plan.run_bytes(workers));
+    let (blocks, height) = (lives(plan, workers), plan.run_bytes(workers));
     let steps = plan.steps.len().max(1);
     let x = |step: usize| LEFT + WIDTH * step as f64 / steps as f64;
     let y = |offset: u64| ABOVE + HEIGHT * (1.0 - offset as f64 / height.max(1) as f64);
@@ -68,55 +50,6 @@ pub(super) fn svg(plan: &Plan, workers: usize) -> String {
     }
     out.push_str("</svg>\n");
     out
-}
-
-/// Buffers of the arena that are no parts of others, and working memory, by offset and first step.
-fn blocks(plan: &Plan, workers: usize) -> Vec<DrawnBuffer<'_>> {
-    let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
-    for (i, step) in plan.steps.iter().enumerate() {
-        for arg in step.op.args() {
-            for BufferId(b) in [plan.whole(arg.buffer), arg.buffer] {
-                lives[b as usize].get_or_insert((i, i)).1 = i;
-            }
-        }
-    }
-    let written: BTreeSet<BufferId> =
-        plan.steps.iter().flat_map(|step| step.op.args()).filter(|arg| arg.writes).map(|arg| arg.buffer).collect();
-    let mut parts: BTreeMap<BufferId, Vec<DrawnPart<'_>>> = BTreeMap::new();
-    for id in written {
-        let b = plan.buffer(id);
-        if let (Some(part), Some((first, _))) = (b.part, lives[id.0 as usize]) {
-            let period = if b.is_dense() { plan.buffer(part.of).len() } else { part.stride }.max(1) as f64;
-            let from = part.offset as f64 % period / period;
-            let size = if b.is_dense() { b.len() } else { part.run };
-            parts.entry(part.of).or_default().push(DrawnPart {
-                name: &b.name,
-                from,
-                to: from + size as f64 / period,
-                first,
-            });
-        }
-    }
-    let mut blocks: Vec<DrawnBuffer<'_>> = plan
-        .buffers
-        .iter()
-        .zip(lives)
-        .zip(0..)
-        .filter_map(|((b, life), id)| match (b.storage, life) {
-            (StorageClass::Arena(offset), Some((first, last))) if b.part.is_none() => {
-                let parts = parts.remove(&BufferId(id)).unwrap_or_default();
-                Some(DrawnBuffer { name: &b.name, bytes: b.bytes(), offset, first, last, parts })
-            }
-            _ => None,
-        })
-        .collect();
-    blocks.extend(plan.scratch.iter().map(|scratch| {
-        let (step, bytes) = (scratch.step as usize, scratch.end(workers) - scratch.offset);
-        let (name, parts) = (plan.steps[step].name.as_str(), vec![]);
-        DrawnBuffer { name, bytes, offset: scratch.offset, first: step, last: step, parts }
-    }));
-    blocks.sort_by_key(|b| (b.offset, b.first));
-    blocks
 }
 
 /// A step of 1, 2 or 5 times a power of ten that divides `total` into about [`MARKS`] parts.
@@ -163,7 +96,7 @@ fn axes(out: &mut String, (steps, height): (usize, u64), x: &dyn Fn(usize) -> f6
     );
 }
 
-fn block(out: &mut String, i: usize, b: &DrawnBuffer<'_>, x: &dyn Fn(usize) -> f64, y: &dyn Fn(u64) -> f64) {
+fn block(out: &mut String, i: usize, b: &BufferLife<'_>, x: &dyn Fn(usize) -> f64, y: &dyn Fn(u64) -> f64) {
     let (left, right, top, bottom) = (x(b.first), x(b.last + 1), y(b.offset + b.bytes), y(b.offset));
     let (width, height) = (right - left, bottom - top);
     // The golden angle keeps neighbours apart.

@@ -1,6 +1,8 @@
 //! What a model takes, holds, computes and needs: as a table, as JSON, and its memory plan as a drawing.
 
 mod drawing;
+pub(crate) mod lives;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -18,13 +20,12 @@ use tensorc_passes::{CompilePhase, PassCx, Pipeline};
 use tensorc_schedule::cost::{self, Totals};
 use tensorc_schedule::plan_memory;
 
-use crate::binding;
+use crate::binding::{self, DEFAULT_EXTENT};
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::model::Model;
 
-/// Extent taken for a dimension that the model leaves open.
-const DEFAULT_EXTENT: u64 = 1;
+pub use steps::step_text;
 
 /// What a model takes, holds, computes and needs, for some extents.
 pub struct Inspection {
@@ -162,7 +163,7 @@ fn count(graph: &Graph, counts: &mut BTreeMap<&'static str, usize>, parameters: 
     graph.bodies().for_each(|body| count(body, counts, parameters));
 }
 
-fn type_text(graph: &Graph, ty: &TensorType) -> String {
+pub(crate) fn type_text(graph: &Graph, ty: &TensorType) -> String {
     let dtype = ty.dtype.map_or("?", |d| d.name());
     match &ty.shape {
         Shape::Unranked => format!("{dtype}[*]"),

@@ -35,6 +35,7 @@ pub mod proto;
 mod quantised;
 mod scope;
 mod skeleton;
+mod sketch;
 pub mod tensor;
 mod texts;
 mod unroll;
@@ -50,3 +51,4 @@ pub use import::{Analysis, ImportOptions, Imported, ImportedValue, import, signa
 pub use limits::ImportLimits;
 pub use lists::{ListInput, list_inputs};
 pub use load::OnnxModel;
+pub use sketch::{SketchedNode, sketch};

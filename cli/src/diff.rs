@@ -1,0 +1,102 @@
+//! `tensorc diff`: where the values of two models, or of one compiled in two ways, begin to differ.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser};
+use tensorc::Tensor;
+use tensorc::compare::{ComparisonRequest, Side, Tolerance, compare};
+use tensorc::report::{ModelReport, ReportRequest};
+
+use super::args::{CompileArgs, InputArgs};
+use super::failure::{CliFailure, Differs, Usage};
+use super::output::print;
+use super::report::{LAYERS, write};
+
+#[derive(Args)]
+pub struct DiffArgs {
+    #[command(flatten)]
+    inputs: InputArgs,
+    /// Another model, with the same inputs; without it, the same model
+    other: Option<PathBuf>,
+    #[command(flatten)]
+    compile: CompileArgs,
+    /// An option of the first side alone, such as --a=--exact; may be repeated
+    #[arg(long = "a", value_name = "OPTION", require_equals = true, allow_hyphen_values = true)]
+    first: Vec<String>,
+    /// An option of the second side alone, such as --b=--fast-math; may be repeated
+    #[arg(long = "b", value_name = "OPTION", require_equals = true, allow_hyphen_values = true)]
+    second: Vec<String>,
+    /// What may differ, as a share of the largest magnitude of a tensor
+    #[arg(long, value_name = "SHARE", default_value_t = Tolerance::default().relative, value_parser = tolerance)]
+    rtol: f64,
+    /// What may differ besides
+    #[arg(long, value_name = "X", default_value_t = Tolerance::default().absolute, value_parser = tolerance)]
+    atol: f64,
+    /// Also write a page of the first side, with the difference of each value that was looked at
+    #[arg(short, long, value_name = "HTML")]
+    out: Option<PathBuf>,
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x >= 0.0 => Ok(x),
+        _ => Err("write a number that is not negative".to_owned()),
+    }
+}
+
+/// The command line of one side.
+#[derive(Parser)]
+#[command(name = "tensorc diff", no_binary_name = true)]
+struct SideArgs {
+    #[command(flatten)]
+    of: DiffArgs,
+}
+
+pub fn run(args: &DiffArgs) -> Result<(), CliFailure> {
+    if args.other.is_none() && args.first.is_empty() && args.second.is_empty() {
+        let why = "there is nothing to compare with: name a second model, or options of one side (--b=--fast-math)";
+        return Err(Usage(why.to_owned()).into());
+    }
+    let (first, second) = (side(&args.first)?, side(&args.second)?);
+    let (compiler, other) = (first.compile.compiler()?, second.compile.compiler()?);
+    let model = first.inputs.load(&compiler)?;
+    let inputs = first.inputs.arrays(&model)?;
+    let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let path = second.other.as_deref().unwrap_or_else(|| second.inputs.path());
+    let other = second.inputs.at(path).load(&other)?;
+    let (a, b) = (Side::of(&model, &named)?, Side::of(&other, &named)?);
+    let tolerance = Tolerance { relative: args.rtol, absolute: args.atol };
+    let layers = if args.out.is_some() { LAYERS } else { 0 };
+    let found = compare(&a, &b, &ComparisonRequest { tolerance, layers })?;
+    let verdict = found.to_string();
+    if let Some(out) = &args.out {
+        let report = ModelReport::of(&model, &model.ordered(&named)?, &ReportRequest { repeat: None })?;
+        let title = format!("{} compared with {}.", words(first.inputs.path(), &args.first), words(path, &args.second));
+        let name = first.inputs.path().file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        write(out, &report.named(&name).with_errors(&title, &found))?;
+    }
+    match found.first {
+        Some(_) => Err(Differs(verdict).into()),
+        None => print(&format!("{verdict}\n")),
+    }
+}
+
+/// The arguments of one side: those of the command, with the options of that side among them.
+fn side(options: &[String]) -> Result<DiffArgs, CliFailure> {
+    let given = std::env::args_os().skip(2);
+    let shared =
+        given.filter(|arg| !arg.to_str().is_some_and(|arg| arg.starts_with("--a=") || arg.starts_with("--b=")));
+    let all = shared.chain(options.iter().map(Into::into));
+    Ok(SideArgs::try_parse_from(all).map_err(|error| Usage(one_line(&error.to_string())))?.of)
+}
+
+/// The first line of a message of the parser.
+fn one_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}
+
+/// A side in words.
+fn words(path: &std::path::Path, options: &[String]) -> String {
+    let options: String = options.iter().map(|option| format!(" {option}")).collect();
+    format!("{}{options}", path.display())
+}
