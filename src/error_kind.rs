@@ -50,7 +50,7 @@ impl Error {
     /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Read { source, .. } => of_file(source),
+            Error::Read { source, .. } | Error::Write { source, .. } => of_file(source),
             Error::Onnx { source, .. } => of_onnx(source),
             Error::Diagnostic(diagnostic) => of_diagnostic(diagnostic),
             Error::Symbol(source) => of_symbol(source),
@@ -77,6 +77,7 @@ impl Error {
             | Error::StateValue { .. }
             | Error::StateFull { .. }
             | Error::Operator(_)
+            | Error::Compare(_)
             | Error::Artifact(_)
             | Error::Parts { .. }
             | Error::Threads(_)

@@ -77,14 +77,20 @@ const GROUPS: [(&str, &[CommandHelp]); 5] = [
                 "report",
                 &[
                     ("tensorc report model.onnx -o model.html", "graph, kernels with their times, memory and passes"),
-                    ("tensorc report model.onnx -o model.html --no-measure", "without times: the same bytes every time"),
+                    (
+                        "tensorc report model.onnx -o model.html --no-measure",
+                        "without times: the same bytes every time",
+                    ),
                 ],
             ),
             command(
                 "diff",
                 &[
                     ("tensorc diff a.onnx b.onnx --input in.npz", "the first node whose values differ"),
-                    ("tensorc diff model.onnx --b=--fast-math -o diff.html", "one model compiled in two ways, as a page"),
+                    (
+                        "tensorc diff model.onnx --b=--fast-math -o diff.html",
+                        "one model compiled in two ways, as a page",
+                    ),
                 ],
             ),
             command(

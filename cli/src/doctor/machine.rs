@@ -136,7 +136,7 @@ fn code_cache() -> Check {
 }
 
 /// Whether files can be made in a folder, or in the one above it that exists.
-fn writable(folder: &PathBuf) -> std::io::Result<()> {
+fn writable(folder: &Path) -> std::io::Result<()> {
     let existing = folder.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("."));
     let probe = existing.join(format!(".tensorc-doctor-{}", std::process::id()));
     fs::write(&probe, [])?;
