@@ -16,6 +16,8 @@ pub(super) fn worth(l: &VectorLoop, lanes: u32) -> u32 {
             let apart = l.loops.is_empty() && l.accumulators.iter().all(|a| !a.local);
             if apart && n > FOUR_TIMES && n <= TWICE && (l.lanes / lanes).is_multiple_of(2) { 2 } else { 1 }
         }
+        // Rows begin anew where the code for several vectors would have left off.
+        _ if l.rows.is_some() => 1,
         n if n <= FOUR_TIMES && l.loops.is_empty() => 1,
         n if n <= FOUR_TIMES => 4,
         n if n <= TWICE => 2,
