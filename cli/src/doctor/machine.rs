@@ -1,7 +1,7 @@
 //! The processor and its caches, cores, memory, and the folder of the code cache.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 use tensorc::Isa;
