@@ -1,9 +1,9 @@
 //! Builds the run-time library of artifacts, which the compiler carries inside it: a workspace of its own, since it goes without the
 //! standard library.
 //!
-//! In the repository that is `rt/`. A package cannot hold another package, so the published crate has its sources as
-//! `src/aot/rt` and its manifest as `src/aot/rt.toml`, links to those of `rt/`; what it depends on comes from where the
-//! dependencies of this crate came from.
+//! In the repository its package is `rt/`. A published crate cannot contain another package: it contains the sources as
+//! `src/aot/rt` and the manifest as `src/aot/rt.toml`, which are symbolic links in the repository. Cargo then takes the
+//! dependencies of the library from the registry of this crate's dependencies.
 
 use std::env;
 use std::error::Error;

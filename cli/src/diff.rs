@@ -81,7 +81,7 @@ pub fn run(args: &DiffArgs) -> Result<(), CliFailure> {
     }
 }
 
-/// The arguments of one side: those of the command, with the options of that side among them.
+/// The arguments of one side: the command line with the options of that side inserted.
 fn side(options: &[String]) -> Result<DiffArgs, CliFailure> {
     let given = std::env::args_os().skip(2);
     let shared =

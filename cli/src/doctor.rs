@@ -1,4 +1,4 @@
-//! `tensorc doctor`: what this machine has, what follows from it, and how to have what is missing. Nothing that is absent is an error.
+//! `tensorc doctor`: features of this machine, their effects, and how to install missing ones. A missing feature is no error.
 
 mod accelerators;
 mod machine;

@@ -73,8 +73,8 @@ const KINDS: [(&str, DType); 12] = [
     ("b1", DType::Bool),
 ];
 
-/// The type under which files of numpy have elements that it has no name for: those of `bf16` as 16-bit integers, those of
-/// narrow types a byte each, signed for signed integers.
+/// The element type in a .npy file. NumPy has no `bf16`, stored as `u16`, and no narrow types, stored a byte each: `i8` for
+/// signed integers, `u8` for others.
 pub fn stored_as(dtype: DType) -> DType {
     match dtype {
         DType::BF16 => DType::U16,

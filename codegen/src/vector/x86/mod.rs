@@ -319,7 +319,7 @@ impl<'l> Writer<'l> {
                 None => self.each_accumulator(i, true),
             }
         }
-        // Those of the vectors beside the first.
+        // Each vector computed together has the next register of an accumulator.
         for copy in 1..self.together as u8 {
             let beside: Vec<u8> = self.accumulators[..count].iter().map(|first| first + copy).collect();
             self.accumulators.extend(beside);
@@ -327,7 +327,7 @@ impl<'l> Writer<'l> {
         Some(())
     }
 
-    /// How many accumulators the loop has: those of vectors beside the first are parts of them.
+    /// Number of accumulators of the loop. The copies of the vectors computed together follow them, in registers of these.
     fn own_accumulators(&self) -> usize {
         self.l.accumulators.len() / self.together as usize
     }
