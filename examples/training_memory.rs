@@ -75,7 +75,7 @@ fn compiler(recompute: Option<Budget>) -> Result<Compiler, Failure> {
 /// The plan of a graph.
 fn planned(compiler: &Compiler, graph: &Graph) -> Result<Plan, Failure> {
     let mut graph = graph.clone();
-    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes.clone());
     Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx)?;
     let mut lowered = lower(&graph, compiler.registry().math())?;
     plan_memory(&mut lowered)?;

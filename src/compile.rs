@@ -10,7 +10,7 @@ use tensorc_abi::{ExternFn, KernelFn, KernelSignature, Packing, Plan, Weight};
 use tensorc_codegen::jit::{JitModule, compile_kernels};
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
-use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::interrupt::{Interrupt, PassLimits, StopReason};
 use tensorc_ir::kir::Kernel;
@@ -62,7 +62,7 @@ pub(crate) fn pass_context<'a>(
     compiler: &'a Compiler,
     stop: &'a (dyn Fn() -> Option<StopReason> + Sync),
 ) -> PassCx<'a> {
-    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes.clone());
     cx.threads = compiler.pool().threads();
     cx.limits = PassLimits { nodes: compiler.options().limits.graph_nodes(), interrupt: Interrupt::new(stop) };
     cx
@@ -222,6 +222,11 @@ pub(crate) fn pack_weights(
 
 /// Brings constants into the layouts of weights, on all threads.
 pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)]) -> Result<Vec<WeightStorage>, Error> {
+    let rounds = |(weight, _): &(&Weight, &TensorData)| matches!(weight.packing, Packing::GemmB { rounded: true, .. });
+    if !tensorc_kernels::has_bf16_products() && weights.iter().any(rounds) {
+        let why = "products of bf16 take a processor with AVX-512 BF16, which this one is not; choose the precision f32";
+        return Err(Diagnostic::new(DiagnosticCode::Unsupported, why).into());
+    }
     for (_, data) in weights.iter().filter(|(weight, _)| weight.packing == Packing::Plain) {
         read_plain(data, compiler.pool().threads());
     }

@@ -12,11 +12,15 @@ pub enum ConvAlgorithm {
     WinogradF2,
     /// The same by F(4×4, 3×3).
     WinogradF4,
+    /// The sum of products of operands that are rounded to bf16; of matrix products, where [`crate::Conv2d::allows`] it of
+    /// convolutions.
+    Bf16,
 }
 
 impl ConvAlgorithm {
     /// All algorithms.
-    pub const ALL: [ConvAlgorithm; 3] = [ConvAlgorithm::Direct, ConvAlgorithm::WinogradF2, ConvAlgorithm::WinogradF4];
+    pub const ALL: [ConvAlgorithm; 4] =
+        [ConvAlgorithm::Direct, ConvAlgorithm::WinogradF2, ConvAlgorithm::WinogradF4, ConvAlgorithm::Bf16];
 
     /// The names in the text forms of contractions and of plans, and the pixels of an output tile along one axis.
     const fn facts(self) -> (&'static str, &'static str, Option<u64>) {
@@ -24,6 +28,7 @@ impl ConvAlgorithm {
             ConvAlgorithm::Direct => ("sum", "conv", None),
             ConvAlgorithm::WinogradF2 => ("winograd_f2", "conv_winograd_f2", Some(2)),
             ConvAlgorithm::WinogradF4 => ("winograd_f4", "conv_winograd_f4", Some(4)),
+            ConvAlgorithm::Bf16 => ("bf16", "conv_bf16", None),
         }
     }
 

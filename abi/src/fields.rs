@@ -91,7 +91,7 @@ impl<N: Number> BatchedGemm<N> {
         c.field("c", f)?;
         f.flag("b_packed", b_packed)?;
         let mut kinds = GemmElements::ALL.map(|kind| *elements == kind);
-        let names = ["double", "bytes", "left_signed_bytes"];
+        let names = ["double", "bytes", "left_signed_bytes", "bf16"];
         for (name, kind) in names.into_iter().zip(&mut kinds[1..]) {
             f.flag(name, kind)?;
         }

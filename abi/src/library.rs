@@ -48,7 +48,7 @@ pub struct BatchedGemm<N: Number = u64> {
     pub c: MatrixLayout<N>,
     /// Whether B is in the packed form, [`Packing::GemmB`].
     pub b_packed: bool,
-    /// Types of the elements. Only of f32 may B be packed, and A be computed.
+    /// Types of the elements. Only of f32 may A be computed.
     pub elements: GemmElements,
 }
 
@@ -64,16 +64,19 @@ pub enum GemmElements {
     U8I8,
     /// A is of i8, B of u8 and C of i32.
     I8U8,
+    /// All are f32; operands are rounded to bf16, and B is packed.
+    Bf16,
 }
 
 impl GemmElements {
     /// Every kind, in the order of its number in words.
-    pub const ALL: [GemmElements; 4] = [GemmElements::F32, GemmElements::F64, GemmElements::U8I8, GemmElements::I8U8];
+    pub const ALL: [GemmElements; 5] =
+        [GemmElements::F32, GemmElements::F64, GemmElements::U8I8, GemmElements::I8U8, GemmElements::Bf16];
 
     /// Types of A, B and C.
     pub const fn types(self) -> [DType; 3] {
         match self {
-            GemmElements::F32 => [DType::F32; 3],
+            GemmElements::F32 | GemmElements::Bf16 => [DType::F32; 3],
             GemmElements::F64 => [DType::F64; 3],
             GemmElements::U8I8 => [DType::U8, DType::I8, DType::I32],
             GemmElements::I8U8 => [DType::I8, DType::U8, DType::I32],
@@ -177,11 +180,13 @@ impl<N: Number> Conv2d<N> {
         }
     }
 
-    /// Whether an algorithm computes the convolution: Winograd convolution F(m×m, 3×3) only some.
+    /// Whether an algorithm computes the convolution: Winograd convolution F(m×m, 3×3) only some, and none with rounded
+    /// operands.
     pub fn allows(&self, algorithm: ConvAlgorithm) -> bool {
         let [one, three] = [1, 3].map(N::from);
-        algorithm.tile().is_none()
-            || self.groups == one
+        algorithm == ConvAlgorithm::Direct
+            || algorithm.tile().is_some()
+                && self.groups == one
                 && self.in_channels % N::from(CHANNEL_BLOCK) == N::from(0)
                 && self.kernel == [three; 2]
                 && self.strides == [one; 2]
@@ -389,6 +394,8 @@ pub enum Packing {
         row_stride: i64,
         /// Elements of the constant from one column to the next.
         col_stride: i64,
+        /// Whether elements are rounded to bf16, for [`GemmElements::Bf16`].
+        rounded: bool,
     },
     /// Filters `[groups·out_channels, in_channels, kh, kw]` of the given convolution.
     Conv(Conv2d),

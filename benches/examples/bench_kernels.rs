@@ -118,7 +118,7 @@ impl Report {
         let mut b = numbers((batch * k * n) as usize);
         let c = vec![0.0f32; (batch * m * n) as usize];
         if call.b_packed {
-            let packing = Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1 };
+            let packing = Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1, rounded: false };
             let mut packed = vec![0.0; packed_len(&packing)];
             // SAFETY: `b` is the k×n matrix.
             unsafe { pack(&packing, b.as_ptr().cast(), &mut packed) };

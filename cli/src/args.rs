@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{env, fs};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tensorc::ir::diag::Diagnostic;
-use tensorc::passes::FusionStrategy;
+use tensorc::passes::{FusionStrategy, Precision};
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device as Place, DeviceKind};
 use tensorc::schedule::cost::CostModel;
@@ -15,7 +15,18 @@ use tensorc::{Backend, Compiler, Error, Limits, Model, Options, VendorLibraries}
 
 use super::arrays::Inputs;
 use super::failure::{CliFailure, Usage};
+use super::values::Rounded;
 use super::{arrays, code, limits, npz, progress};
+
+/// What `--precision` names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ProductPrecision {
+    /// f32.
+    #[default]
+    F32,
+    /// Operands rounded to bf16.
+    Bf16,
+}
 
 /// Options of every command that compiles.
 #[derive(Args, Clone)]
@@ -33,6 +44,12 @@ pub struct CompileArgs {
     /// Use tf32 tensor cores for f32 matrix products on a GPU (10 bits of fraction)
     #[arg(long, conflicts_with = "exact")]
     pub tf32: bool,
+    /// Precision of products with constants: f32, or bf16 (sums of f32; processors with AVX-512 BF16)
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
+    pub precision: ProductPrecision,
+    /// Node whose products stay in f32 with `--precision bf16`; may be repeated
+    #[arg(long, value_name = "NODE")]
+    keep: Vec<String>,
     /// Clamp indices that are out of range, and give 0 for integers divided by 0, instead of failing
     #[arg(long)]
     clamp_indices: bool,
@@ -102,6 +119,7 @@ impl CompileArgs {
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;
         options.passes.tf32 = self.tf32;
+        options.passes.precision = self.product_precision()?;
         options.limits = self.limit.unwrap_or_else(limits::default);
         options.passes.clamp_indices = self.clamp_indices;
         options.passes.rewrite = !self.no_rewriting;
@@ -126,10 +144,35 @@ impl CompileArgs {
         Ok(Compiler::new(options)?)
     }
 
+    /// What `--precision` and `--keep` say.
+    fn product_precision(&self) -> Result<Precision, Usage> {
+        match self.precision {
+            ProductPrecision::F32 if !self.keep.is_empty() => Err(Usage("--keep: only with --precision bf16".into())),
+            ProductPrecision::F32 => Ok(Precision::Full),
+            ProductPrecision::Bf16 if self.exact => Err(Usage("--precision bf16: not with --exact".into())),
+            ProductPrecision::Bf16 => Ok(Precision::Bf16 { keep: Arc::new(self.keep.iter().cloned().collect()) }),
+        }
+    }
+
+    /// What products of f32 round their operands to.
+    pub fn products(&self) -> Rounded {
+        match (self.precision, self.tf32) {
+            (ProductPrecision::Bf16, _) => Rounded::Bf16,
+            (_, true) => Rounded::Tf32,
+            _ => Rounded::No,
+        }
+    }
+
+    /// Whether results may be other than with `--exact` by more than rounding of f32.
+    fn is_approximate(&self) -> bool {
+        self.fast_math || self.products() != Rounded::No
+    }
+
     /// A compiler for exact values, if these options allow less ([`tensorc::report`]).
     pub fn exact_reference(&self) -> Result<Option<Compiler>, CliFailure> {
-        let exact = CompileArgs { exact: true, fast_math: false, tf32: false, ..self.clone() };
-        (self.fast_math || self.tf32).then(|| exact.compiler()).transpose()
+        let (precision, keep) = (ProductPrecision::F32, vec![]);
+        let exact = CompileArgs { exact: true, fast_math: false, tf32: false, precision, keep, ..self.clone() };
+        self.is_approximate().then(|| exact.compiler()).transpose()
     }
 }
 

@@ -456,7 +456,7 @@ impl OptJob<'_> {
             verified.map_err(|d| d.note(format!("after pass `{pass}`")))
         };
         let compiler = self.compiler.clone();
-        let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+        let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes.clone());
         cx.threads = compiler.pool().threads();
         cx.print_when = match self.args.print_changed {
             true => PrintWhen::Changed,
@@ -528,14 +528,14 @@ impl OptJob<'_> {
             true => Some(self.compiled(&after)?),
             false => None,
         };
-        let (exact, tf32) = (self.work.exact, self.args.compile.tf32);
-        Comparison { compiler: &self.compiler, before: &before, after: &after, compiled, exact, tf32 }.run(&inputs)
+        let (exact, products) = (self.work.exact, self.args.compile.products());
+        Comparison { compiler: &self.compiler, before: &before, after: &after, compiled, exact, products }.run(&inputs)
     }
 
     /// Types for the inputs: as stated, as inferred where that says more, small where open.
     fn input_types(&self, graph: &Graph) -> Result<Vec<DenseType>, CliFailure> {
         let mut typed = graph.clone();
-        let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes);
+        let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes.clone());
         if Pipeline::to(CompilePhase::Type).run(&mut typed, &mut cx).is_err() {
             // A conflict is reported by the passes, if they look at types.
             typed = graph.clone();
@@ -548,7 +548,7 @@ impl OptJob<'_> {
     fn compiled(&mut self, graph: &Graph) -> Result<Lowered, Diagnostic> {
         let mut graph = graph.clone();
         if !self.work.has("fuse") {
-            let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes);
+            let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes.clone());
             cx.threads = self.compiler.pool().threads();
             cx.options.reassociate &= !self.work.exact;
             cx.options.approximate &= !self.work.exact;

@@ -31,6 +31,19 @@ const MIXES: [Mix; 3] = [Mix::Plain, Mix::Small, Mix::Extreme];
 const TOLERANCE: f64 = 1e-5;
 /// The same of f16, and of f32 whose products round operands to the fraction of f16 (tf32).
 const F16: f64 = 1.0 / 1024.0;
+/// The same of f32 whose products round operands to bf16.
+const BF16: f64 = 1.0 / 64.0;
+
+/// What products of f32 round their operands to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounded {
+    /// Nothing.
+    No,
+    /// 10 bits of fraction.
+    Tf32,
+    /// 7 bits of fraction.
+    Bf16,
+}
 
 /// Compares a graph before the passes with one after them.
 pub struct Comparison<'a> {
@@ -41,8 +54,8 @@ pub struct Comparison<'a> {
     pub compiled: Option<Lowered>,
     /// Whether the passes keep every bit. Compiled reductions never do: they fold in lanes.
     pub exact: bool,
-    /// Whether products of f32 round their operands to tf32.
-    pub tf32: bool,
+    /// What products of f32 round their operands to.
+    pub products: Rounded,
 }
 
 impl Comparison<'_> {
@@ -53,10 +66,11 @@ impl Comparison<'_> {
     pub fn run(self, inputs: &[DenseType]) -> Result<String, CliFailure> {
         let folds = self.after.node_ids().iter().any(|n| folds(self.after, *n));
         let compiled_exact = self.exact && !folds;
-        let compiled_tolerance = match (compiled_exact, self.tf32) {
-            (true, _) => 0.0,
-            (_, true) => F16,
-            _ => TOLERANCE,
+        let compiled_tolerance = match self.products {
+            Rounded::Bf16 => BF16,
+            _ if compiled_exact => 0.0,
+            Rounded::Tf32 => F16,
+            Rounded::No => TOLERANCE,
         };
         let mut compiled = match self.compiled {
             Some(mut lowered) => {

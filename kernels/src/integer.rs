@@ -5,78 +5,42 @@ use core::ops::Range;
 
 use tensorc_abi::{BatchedGemm, GemmElements};
 
-use crate::blocking::{EvenSplit, row_panels, tasks_worth};
 use crate::epilogue::EpilogueCall;
-use crate::gemm::{TASK_FLOPS, TASKS, batch_index, batch_offset};
+use crate::gemm::{batch_index, batch_offset};
+use crate::grouped::GroupedTasks;
 use crate::isa::{Isa, isa};
 use crate::isa_levels::{GROUP_BYTES, INTEGER_COLS, IntegerPanel, IntegerTile, IsaLevel, MR, TERMS};
 
 /// Panels of B that are copied together: what is read of a row of B are whole lines of the cache.
 const PANELS: usize = 4;
-/// Most groups of terms in one block, of which the panels stay in the second-level cache.
-const DEPTH: usize = 256;
-/// Most row panels of a task, whose rows of A are read once for each panel of columns.
-const TASK_ROW_PANELS: usize = 42;
 /// How many times the terms of a product of f32 are computed in the same time.
 const SPEED: f64 = 4.0;
 /// Scratch is aligned for cache lines.
 const LINE: usize = 64;
 
-/// The division of a product into tasks; a function of the call alone.
-struct IntegerTasks {
-    batches: usize,
-    /// Panels of rows.
-    rows: EvenSplit,
-    row_blocks: EvenSplit,
-    /// Panels of columns.
-    panels: EvenSplit,
-    /// Groups of terms.
-    groups: usize,
-    depth: EvenSplit,
-    /// Whether rows of A are read where they lie.
-    left_in_place: bool,
+/// Whether rows of A are read where they lie.
+fn left_in_place(call: &BatchedGemm) -> bool {
+    call.a.col_stride == 1 && (call.k as usize).is_multiple_of(TERMS)
 }
 
-impl IntegerTasks {
-    fn new(call: &BatchedGemm) -> IntegerTasks {
-        let batches = call.batch.iter().product::<u64>() as usize;
-        let (m, n, k) = (call.m as usize, call.n as usize, call.k as usize);
-        let flops = 2.0 * m as f64 * n as f64 * k as f64 * batches as f64;
-        let want = tasks_worth(flops / (SPEED * TASK_FLOPS), TASKS).div_ceil(batches.max(1));
-        let (rows, panels) = (row_panels(m), n.div_ceil(INTEGER_COLS));
-        let columns = want.min(panels.max(1));
-        let row_blocks = want.div_ceil(columns).max(rows.parts().div_ceil(TASK_ROW_PANELS));
-        let groups = k.div_ceil(TERMS);
-        IntegerTasks {
-            batches,
-            rows,
-            row_blocks: EvenSplit::into(rows.parts(), row_blocks),
-            panels: EvenSplit::into(panels, columns),
-            groups,
-            depth: EvenSplit::by(groups, DEPTH),
-            left_in_place: call.a.col_stride == 1 && k.is_multiple_of(TERMS),
-        }
-    }
+fn tasks_of(call: &BatchedGemm) -> GroupedTasks {
+    GroupedTasks::new(call, TERMS, SPEED)
+}
 
-    fn tasks(&self, call: &BatchedGemm) -> usize {
-        if call.m == 0 || call.n == 0 { 0 } else { self.batches * self.row_blocks.parts() * self.panels.parts() }
-    }
-
-    /// Bytes of panels of B, and of the rows of a task.
-    fn parts(&self) -> [usize; 2] {
-        let rows = if self.left_in_place { 0 } else { self.row_blocks.longest() * MR * self.groups * TERMS };
-        [PANELS * self.depth.longest() * GROUP_BYTES, rows.next_multiple_of(LINE)]
-    }
+/// Bytes of panels of B, and of the rows of a task.
+fn parts(call: &BatchedGemm, schedule: &GroupedTasks) -> [usize; 2] {
+    let rows = if left_in_place(call) { 0 } else { schedule.row_blocks.longest() * MR * schedule.groups * TERMS };
+    [PANELS * schedule.depth.longest() * GROUP_BYTES, rows.next_multiple_of(LINE)]
 }
 
 /// Number of tasks of a product of bytes; they may run in any order, on any threads.
 pub fn integer_tasks(call: &BatchedGemm) -> u64 {
-    IntegerTasks::new(call).tasks(call) as u64
+    tasks_of(call).tasks() as u64
 }
 
 /// Bytes of scratch one thread needs for [`integer_run`].
 pub fn integer_scratch(call: &BatchedGemm) -> usize {
-    IntegerTasks::new(call).parts().iter().sum()
+    parts(call, &tasks_of(call)).iter().sum()
 }
 
 /// Executes the tasks `tasks` of a product of bytes, and its epilogue on every block they finish.
@@ -112,7 +76,9 @@ pub unsafe fn integer_run_with(
     scratch: *mut u8,
 ) {
     let level = IsaLevel::new(isa);
-    let schedule = IntegerTasks::new(call);
+    let schedule = tasks_of(call);
+    let rows = scratch.wrapping_add(parts(call, &schedule)[0]);
+    let in_place = left_in_place(call);
     let (row_blocks, col_parts) = (schedule.row_blocks.parts(), schedule.panels.parts());
     let mut copied = None;
     for task in tasks.start as usize..tasks.end as usize {
@@ -121,13 +87,12 @@ pub unsafe fn integer_run_with(
         let row_block = task / col_parts % row_blocks;
         let [a, b] = [(a, &call.a), (b, &call.b)].map(|(x, layout)| x.wrapping_offset(batch_offset(layout, batch)));
         let c = c.wrapping_offset(batch_offset(&call.c, batch));
-        let rows = scratch.wrapping_add(schedule.parts()[0]);
         let product = IntegerProduct { level, call, schedule: &schedule, a, b, c, panels: scratch, rows };
         let panels = schedule.row_blocks.range(row_block);
         let span = schedule.rows.start(panels.start)..schedule.rows.start(panels.end);
         // SAFETY: the rows and columns are inside the call, and scratch holds a panel and the rows of a task.
         unsafe {
-            if !schedule.left_in_place && copied != Some((at, row_block)) {
+            if !in_place && copied != Some((at, row_block)) {
                 product.copy_rows(span.clone());
                 copied = Some((at, row_block));
             }
@@ -148,7 +113,7 @@ pub unsafe fn integer_run_with(
 struct IntegerProduct<'a> {
     level: IsaLevel,
     call: &'a BatchedGemm,
-    schedule: &'a IntegerTasks,
+    schedule: &'a GroupedTasks,
     a: *const u8,
     b: *const u8,
     c: *mut i32,
@@ -190,7 +155,7 @@ impl IntegerProduct<'_> {
     unsafe fn block(&self, panels: Range<usize>, cols: Range<usize>, groups: Range<usize>) {
         let (call, schedule) = (self.call, self.schedule);
         let first = schedule.rows.start(panels.start);
-        let (a, a_row) = match schedule.left_in_place {
+        let (a, a_row) = match left_in_place(call) {
             true => (self.a.wrapping_offset(first as isize * call.a.row_stride as isize), call.a.row_stride as isize),
             false => (self.rows.cast_const(), self.stride() as isize),
         };

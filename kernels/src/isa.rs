@@ -46,19 +46,51 @@ pub fn isa() -> Isa {
     Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
 }
 
+/// What a processor has beside [`Isa::Avx512`], asked once.
+#[cfg(target_arch = "x86_64")]
+struct Extension(core::sync::atomic::AtomicU8);
+
+#[cfg(target_arch = "x86_64")]
+impl Extension {
+    const UNKNOWN: u8 = 2;
+
+    const fn new() -> Extension {
+        Extension(core::sync::atomic::AtomicU8::new(Extension::UNKNOWN))
+    }
+
+    /// `ask` is called where the processor has AVX-512.
+    fn get(&self, ask: impl Fn() -> bool) -> bool {
+        use core::sync::atomic::Ordering::Relaxed;
+        let known = self.0.load(Relaxed);
+        if known != Extension::UNKNOWN {
+            return known == 1;
+        }
+        let has = avx512::get() && ask();
+        self.0.store(u8::from(has), Relaxed);
+        has
+    }
+}
+
 /// Whether the processor multiplies bytes and adds them in i32 (AVX-512 VNNI), beside [`Isa::Avx512`].
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_byte_products() -> bool {
-    use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
-    const UNKNOWN: u8 = 2;
     const VNNI: u32 = 1 << 11;
-    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
-    let known = KNOWN.load(Relaxed);
-    if known != UNKNOWN {
-        return known == 1;
-    }
+    static KNOWN: Extension = Extension::new();
     // The leaf exists where AVX-512 does.
-    let has = avx512::get() && core::arch::x86_64::__cpuid_count(7, 0).ecx & VNNI != 0;
-    KNOWN.store(u8::from(has), Relaxed);
-    has
+    KNOWN.get(|| core::arch::x86_64::__cpuid_count(7, 0).ecx & VNNI != 0)
+}
+
+/// Whether the processor multiplies numbers of bf16 and adds them in f32 (AVX-512 BF16), beside [`Isa::Avx512`].
+#[cfg(target_arch = "x86_64")]
+pub fn has_bf16_products() -> bool {
+    const BF16: u32 = 1 << 5;
+    static KNOWN: Extension = Extension::new();
+    let leaves = || core::arch::x86_64::__cpuid_count(7, 0).eax;
+    KNOWN.get(|| leaves() >= 1 && core::arch::x86_64::__cpuid_count(7, 1).eax & BF16 != 0)
+}
+
+/// Whether the processor multiplies numbers of bf16 and adds them in f32.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn has_bf16_products() -> bool {
+    false
 }

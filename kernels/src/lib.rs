@@ -11,7 +11,8 @@
 //! fall into the padding contribute a multiply-add with zero, or, for depthwise convolutions over blocks of
 //! channels, nothing; the two differ for weights that are not finite.
 //!
-//! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all ISA levels.
+//! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all ISA levels. Only where operands are
+//! rounded to bf16 do bits depend on the processor.
 //!
 //! Nothing here allocates or needs the standard library: kernels become part of programs compiled ahead of time.
 //!
@@ -39,11 +40,13 @@ mod epilogue;
 mod find;
 mod fused;
 mod gemm;
+mod grouped;
 mod integer;
 mod isa;
 mod isa_levels;
 mod math64;
 mod prologue;
+mod rounded;
 mod soft_libcalls;
 pub mod vmath;
 mod weights;
@@ -59,8 +62,9 @@ pub use epilogue::EpilogueCall;
 pub use find::{FindError, FindOperand, Found, find, find_words};
 pub use gemm::{gemm_affinity, gemm_run, gemm_run_with, gemm_scratch, gemm_tasks};
 pub use integer::{integer_run, integer_run_with, integer_scratch, integer_tasks};
-pub use isa::{Isa, isa};
+pub use isa::{Isa, has_bf16_products, isa};
 pub use prologue::{LeftOperand, PrologueCall, affinity_grain};
+pub use rounded::{rounded_affinity, rounded_run, rounded_run_with, rounded_scratch, rounded_tasks};
 pub use weights::{pack, pack_part, pack_source, pack_units, packed_len};
 
 /// Address of the function called `name` for generated code to call: of [`math64`], [`soft_libcalls`] or [`vmath`].

@@ -1,7 +1,7 @@
 //! Packed forms of constant operands.
 //!
 //! - A right operand of a GEMM: panels of 32 columns, each k×32 with k outermost, the last one
-//!   padded with zeros.
+//!   padded with zeros. If it is rounded to bf16, pairs of neighbouring terms take the place of one element.
 //! - Filters of a convolution, per group: panels of at most 12 output channels of nearly equal
 //!   height, each k×rows with k = (input channel, filter row, filter column) outermost.
 //! - Filters of a convolution with few channels in a group: as in the graph.
@@ -15,14 +15,14 @@ use tensorc_abi::Packing;
 use crate::conv;
 use crate::isa;
 use crate::isa::Isa;
-use crate::isa_levels::{IsaLevel, NR, Panel};
+use crate::isa_levels::{IsaLevel, NR, PAIR, Panel, RoundedPair};
 
 /// Number of f32 elements of the packed form; zero for [`Packing::Plain`], which is the constant
 /// itself.
 pub fn packed_len(packing: &Packing) -> usize {
     match packing {
         Packing::Plain => 0,
-        Packing::GemmB { k, n, .. } => n.div_ceil(NR as u64) as usize * NR * *k as usize,
+        Packing::GemmB { k, n, rounded, .. } => n.div_ceil(NR as u64) as usize * NR * words_of(*k as usize, *rounded),
         Packing::Conv(call) => conv::packed_len(call),
     }
 }
@@ -56,7 +56,12 @@ pub fn pack_source(packing: &Packing, units: Range<usize>) -> Range<usize> {
     }
 }
 
-/// Rows of a matrix that are packed together, as many as hardware prefetchers follow.
+/// Elements of the packed form that a column of k terms takes.
+fn words_of(k: usize, rounded: bool) -> usize {
+    if rounded { k.div_ceil(PAIR) } else { k }
+}
+
+/// Rows of a matrix that are packed together, as many as hardware prefetchers follow: whole pairs.
 const ROWS: usize = 16;
 
 /// The rows and columns of the units of a matrix. Where columns are side by side, neighbouring panels read neighbouring
@@ -114,26 +119,35 @@ pub unsafe fn pack_part(isa: Isa, packing: &Packing, units: Range<usize>, src: *
 /// # Safety
 /// As for [`pack_part`].
 unsafe fn pack_matrix(level: &IsaLevel, packing: &Packing, units: Range<usize>, src: *const f32, dst: &mut [f32]) {
-    let &Packing::GemmB { k, n, offset, row_stride, col_stride } = packing else { return };
+    let &Packing::GemmB { k, n, offset, row_stride, col_stride, rounded } = packing else { return };
     let (k, n) = (k as usize, n as usize);
     let (rows, columns) = gemm_part(packing, &units);
     let origin = src.wrapping_sub(pack_source(packing, units).start);
-    let depth = if col_stride == 1 { ROWS } else { k };
-    for first in rows.clone().step_by(depth) {
+    let depth = if col_stride == 1 || rounded { ROWS } else { k };
+    let words = words_of(k, rounded);
+    for first in rows.clone().step_by(depth.max(1)) {
         let (depth, row) = (depth.min(rows.end - first), first as isize * row_stride as isize);
         for column in columns.clone().step_by(NR) {
+            let to = &mut dst[column * words + words_of(first, rounded) * NR..][..words_of(depth, rounded) * NR];
+            let mut wide = [[0.0f32; NR]; ROWS];
             let panel = Panel {
                 src: origin.wrapping_offset(offset as isize + row + column as isize * col_stride as isize),
                 k_stride: row_stride as isize,
                 j_stride: col_stride as isize,
                 k: depth,
                 width: NR.min(n - column),
-                dst: dst[column * k + first * NR..][..depth * NR].as_mut_ptr(),
+                dst: if rounded { wide.as_flattened_mut().as_mut_ptr() } else { to.as_mut_ptr() },
                 ld: NR as isize,
                 pad: NR,
             };
             // SAFETY: the panel is depth×NR elements, and the source covers these rows and columns.
             unsafe { level.panel(&panel) };
+            if rounded {
+                for (rows, to) in wide.as_chunks::<PAIR>().0.iter().zip(to.as_chunks_mut::<NR>().0) {
+                    // SAFETY: both are as large.
+                    unsafe { level.rounded_pair(&RoundedPair { rows, to: core::ptr::from_mut(to).cast() }) };
+                }
+            }
         }
     }
 }

@@ -35,6 +35,7 @@ pub mod pipeline;
 mod recipes;
 pub mod recompute;
 pub mod results;
+mod round_products;
 pub mod simplify;
 mod slices;
 pub mod template;
@@ -43,5 +44,5 @@ mod write_out;
 
 pub use differentiate::differentiate;
 pub use manager::{Pass, PassCx, PrintWhen, Printer, Rewrite, Timing, Unit};
-pub use options::{Budget, FusionStrategy, Label, Options};
+pub use options::{Budget, FusionStrategy, Label, Options, Precision};
 pub use pipeline::{CompilePhase, End, Pipeline};

@@ -1,5 +1,8 @@
 //! What a user may choose about a compilation.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use tensorc_schedule::Target;
 use tensorc_schedule::plan::Choices;
 
@@ -54,8 +57,21 @@ impl Budget {
     }
 }
 
+/// Precision of the operands of matrix products with constants on processors; sums are of f32.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// That of their types.
+    #[default]
+    Full,
+    /// bf16 for f32, and constants are stored so; results, and everything else, stay f32.
+    Bf16 {
+        /// Names of nodes of the model whose products are as ever.
+        keep: Arc<BTreeSet<String>>,
+    },
+}
+
 /// What a user may choose about the whole compilation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Constant folding may make a constant this many bytes larger than the operands it replaces.
     pub fold_bytes: u64,
@@ -68,6 +84,8 @@ pub struct Options {
     /// Allow products of f32 to round their operands to 10 bits of fraction (tf32), as matrix units of GPUs do; only where
     /// `reassociate` is.
     pub tf32: bool,
+    /// Precision of products; only where `reassociate` is.
+    pub precision: Precision,
     /// Do not check values that operators demand: an index that is out of range is clamped to its axis, and an integer divided by zero
     /// gives zero.
     pub clamp_indices: bool,
@@ -95,6 +113,7 @@ impl Default for Options {
             reassociate: true,
             approximate: false,
             tf32: false,
+            precision: Precision::Full,
             clamp_indices: false,
             rewrite: true,
             target: Target::default(),

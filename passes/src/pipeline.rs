@@ -17,6 +17,7 @@ use crate::manager::{Pass, PassCx, run_passes};
 use crate::options::{Budget, FusionStrategy};
 use crate::recipes::ChooseRecipes;
 use crate::recompute::Recompute;
+use crate::round_products::RoundProducts;
 use crate::simplify::Simplify;
 use crate::slices::SliceBatch;
 use crate::write_out::WriteOut;
@@ -77,7 +78,7 @@ impl CompilePhase {
 
 /// The default compilation of an imported graph, which just-in-time and ahead-of-time compilation and `tensorc opt` run: first
 /// what holds for extents that depend on symbols ([`crate::template`]), then what takes numbers.
-const DEFAULT: [(CompilePhase, Stage); 15] = [
+const DEFAULT: [(CompilePhase, Stage); 16] = [
     (CompilePhase::Type, Stage::Open(|| Box::new(InferTypes))),
     (CompilePhase::Simplify, Stage::Open(|| Box::new(InsertChecks))),
     (CompilePhase::Simplify, Stage::Open(|| Box::new(Decompose))),
@@ -87,6 +88,7 @@ const DEFAULT: [(CompilePhase, Stage); 15] = [
     (CompilePhase::Simplify, Stage::Open(|| Box::new(Algebra::default()))),
     (CompilePhase::Layout, Stage::Open(|| Box::new(ChooseLayout::default()))),
     (CompilePhase::Layout, Stage::Open(|| Box::new(Simplify::default()))),
+    (CompilePhase::Layout, Stage::Open(|| Box::new(RoundProducts))),
     (CompilePhase::Fuse, Stage::Open(|| Box::new(Recompute::default()))),
     (CompilePhase::Fuse, Stage::Open(|| Box::new(Fuse::default()))),
     (CompilePhase::Fuse, Stage::Closed(|| Box::new(SliceBatch::default()))),
@@ -259,6 +261,7 @@ const KNOWN: &[KnownPass] = &[
             Ok(Box::new(ChooseLayout { everywhere }))
         },
     },
+    KnownPass { name: "round-products", options: &[], build: |_| Ok(Box::new(RoundProducts)) },
     KnownPass {
         name: "recompute",
         options: &["bytes", "percent"],

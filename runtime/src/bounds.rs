@@ -21,7 +21,7 @@ pub fn strided_fits(offset: i64, axes: &[(u64, i64)], elements: u64) -> bool {
 pub fn packing_fits(packing: &Packing, elements: u64) -> bool {
     match packing {
         Packing::Plain => true,
-        Packing::GemmB { k, n, offset, row_stride, col_stride } => {
+        Packing::GemmB { k, n, offset, row_stride, col_stride, .. } => {
             strided_fits(*offset, &[(*k, *row_stride), (*n, *col_stride)], elements)
         }
         Packing::Conv(call) => call.pass.is_packed() && call.layouts_fit() && call.sizes()[1] == Some(elements),

@@ -102,7 +102,7 @@ impl Inspection {
 /// The plan for a bound graph, or for its first part; whether there are more.
 fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), Error> {
     let run = |graph: &mut Graph, phase| {
-        let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+        let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes.clone());
         cx.threads = compiler.pool().threads();
         Pipeline::to(phase).run(graph, &mut cx)
     };
@@ -127,7 +127,7 @@ struct Contents {
 impl Contents {
     fn of(graph: &Graph, compiler: &Compiler) -> Contents {
         let mut typed = graph.clone();
-        let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+        let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes.clone());
         if Pipeline::to(CompilePhase::Type).run(&mut typed, &mut cx).is_err() {
             // What is wrong is reported when the bound graph is compiled.
             typed = graph.clone();

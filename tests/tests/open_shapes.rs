@@ -419,7 +419,7 @@ fn what_passes_make_once_is_right_for_every_shape() {
         let graph = parse_module(&text, registry).unwrap().graphs.remove(0);
         let first = types(&graph, case.extents[0]);
         let mut template = Template::of(&graph, Some(&first)).unwrap();
-        let mut cx = PassCx::new(registry).with_options(compiler.options().passes);
+        let mut cx = PassCx::new(registry).with_options(compiler.options().passes.clone());
         template.change(|graph| Pipeline::open(CompilePhase::Plan).run(graph, &mut cx)).unwrap();
         let mut held = 0;
         for (seed, extents) in case.extents.iter().enumerate() {

@@ -273,13 +273,14 @@ impl Parser<'_> {
         if self.eat_word("plain") {
             return Ok(Packing::Plain);
         }
-        let pass = match self.eat_word("gemm_b") {
+        let rounded = self.eat_word("gemm_b_bf16");
+        let pass = match rounded || self.eat_word("gemm_b") {
             true => None,
             false => {
                 let mut packed = ConvPass::ALL.into_iter().filter(|pass| pass.is_packed());
                 let Some(pass) = packed.find(|pass| self.eat_word(pass.step_word())) else {
                     let passes = ConvPass::ALL.into_iter().filter(|pass| pass.is_packed()).map(ConvPass::step_word);
-                    return self.expected_word(["plain", "gemm_b"].into_iter().chain(passes));
+                    return self.expected_word(["plain", "gemm_b", "gemm_b_bf16"].into_iter().chain(passes));
                 };
                 Some(pass)
             }
@@ -292,6 +293,7 @@ impl Parser<'_> {
                 offset: r.one("offset")?,
                 row_stride: r.one("row_stride")?,
                 col_stride: r.one("col_stride")?,
+                rounded,
             },
             Some(pass) => Packing::Conv(r.conv(pass)?),
         };

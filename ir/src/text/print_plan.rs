@@ -242,8 +242,9 @@ impl<N: Shown> Visitor<N> for Printed<'_> {
 fn packing(p: &Packing) -> String {
     match *p {
         Packing::Plain => "plain".into(),
-        Packing::GemmB { k, n, offset, row_stride, col_stride } => format!(
-            "gemm_b {{k = {k}, n = {n}, offset = {offset}, row_stride = {row_stride}, col_stride = {col_stride}}}"
+        Packing::GemmB { k, n, offset, row_stride, col_stride, rounded } => format!(
+            "{} {{k = {k}, n = {n}, offset = {offset}, row_stride = {row_stride}, col_stride = {col_stride}}}",
+            if rounded { "gemm_b_bf16" } else { "gemm_b" },
         ),
         Packing::Conv(mut c) => format!("{} {}", c.pass.step_word(), Printed::of(|p| c.fields::<Printed<'_>>(p))),
     }

@@ -24,6 +24,7 @@ mod narrow_pack;
 mod neon;
 mod portable;
 mod portable_blocked;
+mod rounded;
 mod staged;
 mod vector;
 mod winograd;
@@ -33,6 +34,7 @@ use crate::isa::Isa;
 pub(crate) use attention::{Dots, Scores};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 pub(crate) use integer::{GROUP_BYTES, INTEGER_COLS, IntegerPanel, IntegerTile, TERMS};
+pub(crate) use rounded::{PAIR, RoundedPair, RoundedRow, RoundedTile};
 
 /// Most rows of one packed panel of the left operand.
 pub(crate) const MR: usize = 12;
@@ -391,6 +393,12 @@ kernels! {
         integer::avx512::integer_tile, integer::avx2::integer_tile, integer::portable::integer_tile, integer::portable::integer_tile;
     integer_panel(IntegerPanel) =
         integer::avx2::integer_panel, integer::avx2::integer_panel, integer::portable::integer_panel, integer::portable::integer_panel;
+    rounded_tile(RoundedTile) =
+        rounded::avx512::rounded_tile, rounded::avx2::rounded_tile, rounded::portable::rounded_tile, rounded::portable::rounded_tile;
+    rounded_row(RoundedRow) =
+        rounded::avx512::rounded_row, rounded::avx2::rounded_row, rounded::portable::rounded_row, rounded::portable::rounded_row;
+    rounded_pair(RoundedPair) =
+        rounded::avx512::rounded_pair, rounded::avx2::rounded_pair, rounded::portable::rounded_pair, rounded::portable::rounded_pair;
     skinny(Skinny) = avx512::skinny, avx2::skinny, neon::skinny, portable::skinny;
     panel(Panel) = avx512_data::panel, avx2::panel, neon::panel, portable::panel;
     fetch(InputWindow<'_>) = avx512_data::fetch, avx2::fetch, portable::fetch, portable::fetch;

@@ -89,6 +89,7 @@ fn run(
             offset: call.b.offset,
             row_stride: call.b.row_stride,
             col_stride: call.b.col_stride,
+            rounded: false,
         };
         packed = support::packed(isa, &packing, b);
     }

@@ -10,5 +10,6 @@ mod find;
 mod gemm;
 mod generate;
 mod integer;
+mod rounded;
 mod support;
 mod vmath;

@@ -89,7 +89,7 @@ fn is_far(rule: usize) -> bool {
 }
 
 fn rewrite(graph: &mut Graph, region: &AlgebraRegion, reassociate: bool, cx: &mut PassCx<'_>) -> Result<bool> {
-    let mut built = region::build(graph, region, cx.options)?;
+    let mut built = region::build(graph, region, cx.options.clone())?;
     let phases = graph.boundary().is_some();
     // Merging could move work of the second phase into the first.
     let allowed = |i: usize| (reassociate || RULES[i].label == Label::Exact) && !(phases && is_far(i));
@@ -141,9 +141,9 @@ type RegionCost = (u64, usize);
 
 /// What the kernels of each graph cost when it is simplified and fused greedily.
 fn costs(graphs: Vec<Graph>, reassociate: bool, cx: &PassCx<'_>) -> Result<Vec<RegionCost>> {
-    let (registry, options) = (cx.registry, Options { reassociate, ..cx.options });
+    let (registry, options) = (cx.registry, Options { reassociate, ..cx.options.clone() });
     let cost = |mut graph: Graph| {
-        let mut inner = PassCx::new(registry).with_options(options);
+        let mut inner = PassCx::new(registry).with_options(options.clone());
         tidy(reassociate).run(&mut graph, &mut inner)?;
         let nodes = graph.node_count();
         Fuse { by: Some(FusionStrategy::Greedy) }.run(&mut graph, &mut inner)?;
@@ -240,7 +240,7 @@ pub fn apply_everywhere(graph: &Graph, rule: &TensorRule, cx: &PassCx<'_>) -> Re
     let mut out = graph.clone();
     let mut applied = 0;
     for region in region::divide(graph) {
-        let mut built = region::build(&out, &region, cx.options)?;
+        let mut built = region::build(&out, &region, cx.options.clone())?;
         let made = saturate(&mut built.space, &|i| RULES[i].name == rule.name, 1, usize::MAX);
         let exports: Vec<Id> = region.exports.iter().filter_map(|v| built.classes.get(v).copied()).collect();
         let forbidden: BTreeSet<TensorTerm> = made.iter().map(|m| built.canonical(&m.term)).collect();

@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    const PACKING: Packing = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 3, col_stride: 1 };
+    const PACKING: Packing = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 3, col_stride: 1, rounded: false };
 
     fn address(weight: &WeightStorage) -> *const u8 {
         weight.as_slice().as_ptr()
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn different_packings_with_one_result_share_memory() {
         let cache = WeightCache::default();
-        let transposed = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 1, col_stride: 4 };
+        let transposed = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 1, col_stride: 4, rounded: false };
         let rows: Vec<u8> = (0..12).flat_map(|i| (i as f32).to_le_bytes()).collect();
         let columns: Vec<u8> =
             (0..3).flat_map(|c| (0..4).map(move |r| (r * 3 + c) as f32)).flat_map(f32::to_le_bytes).collect();

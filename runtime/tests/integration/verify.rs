@@ -250,12 +250,12 @@ fn products_need_one_float_type_and_matching_layouts() {
     assert!(matches!(error, PlanError::Parameters { .. }));
 
     let mut plan = product();
-    let w = weight(&mut plan, "w", &[4, 5], Packing::GemmB { k: 4, n: 5, offset: 0, row_stride: 5, col_stride: 1 });
+    let w = weight(&mut plan, "w", &[4, 5], Packing::GemmB { k: 4, n: 5, offset: 0, row_stride: 5, col_stride: 1, rounded: false });
     let StepOp::Gemm { call, b, .. } = &mut plan.steps[0].op else { unreachable!() };
     (call.b_packed, *b) = (true, w);
     verify(&plan).unwrap();
     let mut wrong = plan.clone();
-    wrong.weights[0].packing = Packing::GemmB { k: 5, n: 4, offset: 0, row_stride: 4, col_stride: 1 };
+    wrong.weights[0].packing = Packing::GemmB { k: 5, n: 4, offset: 0, row_stride: 4, col_stride: 1, rounded: false };
     assert_eq!(verify(&wrong).unwrap_err(), PlanError::Packing { step: "dot".into(), buffer: "w".into() });
     let t = buffer(&mut plan, "t", &[20], StorageClass::Output(1));
     launch(&mut plan, "peek", SCALE, &[read(w), write(t)], 20, false);

@@ -62,15 +62,20 @@ impl<'a> Lowering<'a, '_> {
             Library::Gemm { gemm, b, .. } => {
                 let mut call = gemm.call;
                 let shared = call.b.batch_strides == [Extent::ZERO; 3];
+                let rounded = call.elements == GemmElements::Bf16;
                 let b = match constant(b) {
-                    Some(data) if shared && call.elements == GemmElements::F32 => {
+                    Some(data) if shared && (rounded || call.elements == GemmElements::F32) => {
                         call.b_packed = true;
                         let [k, n] = [call.k, call.n].map(|n| Fixed.number(n));
                         let MatrixLayout { offset, row_stride, col_stride, .. } = call.b.convert(&Fixed);
-                        let packing = Packing::GemmB { k, n, offset, row_stride, col_stride };
+                        let packing = Packing::GemmB { k, n, offset, row_stride, col_stride, rounded };
                         self.weight(inputs[b].node, data, packing, &data.ty)?
                     }
-                    _ => self.operand(inputs[b])?,
+                    _ => {
+                        // What a run computes is not rounded.
+                        call.elements = if rounded { GemmElements::F32 } else { call.elements };
+                        self.operand(inputs[b])?
+                    }
                 };
                 Box::new(move |c, epilogue| StepOp::Gemm { call, a: left, b, c, epilogue })
             }

@@ -117,7 +117,10 @@ fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Optio
     elements(lhs.dtype, rhs.dtype)?;
     let mut gemm = as_product(c, lhs, rhs, out_strides)?;
     let (l, r) = if gemm.swapped { (rhs, lhs) } else { (lhs, rhs) };
-    gemm.call.elements = elements(l.dtype, r.dtype)?;
+    gemm.call.elements = match (elements(l.dtype, r.dtype)?, c.algorithm) {
+        (GemmElements::F32, ConvAlgorithm::Bf16) => GemmElements::Bf16,
+        (elements, _) => elements,
+    };
     Some(gemm)
 }
 

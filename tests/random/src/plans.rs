@@ -12,7 +12,7 @@ pub fn random_plan(rng: &mut Rng) -> Plan {
     let steps = 1 + rng.below(6);
     let mut plan = Plan { name: "main".into(), ..Plan::default() };
     plan.kernels = vec!["relu".into(), "odd name".into()];
-    let gemm = Packing::GemmB { k: 64, n: 64, offset: 3, row_stride: -1, col_stride: 64 };
+    let gemm = Packing::GemmB { k: 64, n: 64, offset: 3, row_stride: -1, col_stride: 64, rounded: false };
     for (i, packing) in [Packing::Plain, gemm, Packing::Conv(conv(rng))].into_iter().enumerate() {
         plan.weights.push(Weight { name: format!("w/{}", i / 2), constant: i as u32, packing });
         plan.buffers.push(buffer("w", StorageClass::Weight(i as u32)));

@@ -119,7 +119,7 @@ pub fn compiler(gpu: Option<Arc<dyn Driver>>, tf32: bool) -> Result<Compiler, Er
 /// A pass fails, or a kernel is wrong.
 pub fn kernels(compiler: &Compiler, graph: &Graph) -> Result<Vec<Kernel>, Error> {
     let mut graph = graph.clone();
-    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes.clone());
     Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx)?;
     let lowered = lower_with(&graph, compiler.registry().math(), compiler.choices(), 1)?;
     lowered.kernels.iter().try_for_each(verify_kernel)?;

@@ -99,7 +99,7 @@ fn connect() {
 /// Makes the kernels of a graph known to the driver.
 fn announce(compiler: &Compiler, graph: &Graph) {
     let mut graph = graph.clone();
-    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
+    let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes.clone());
     Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx).unwrap();
     let kernels = lower_with(&graph, compiler.registry().math(), compiler.choices(), 1).unwrap().kernels;
     let mut known = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);

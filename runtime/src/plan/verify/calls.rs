@@ -243,9 +243,10 @@ impl CheckedStep<'_> {
         };
         let same = match (stored, &wanted) {
             // Where the matrix lies in the constant does not show in its packed form.
-            (Packing::GemmB { k, n, .. }, Packing::GemmB { k: wanted_k, n: wanted_n, .. }) => {
-                (k, n) == (wanted_k, wanted_n)
-            }
+            (
+                Packing::GemmB { k, n, rounded, .. },
+                Packing::GemmB { k: wanted_k, n: wanted_n, rounded: wanted_rounded, .. },
+            ) => (k, n, rounded) == (wanted_k, wanted_n, wanted_rounded),
             (stored, wanted) => stored == wanted,
         };
         match same && packing_fits(stored, elements(self.plan, id)) {
@@ -258,7 +259,9 @@ impl CheckedStep<'_> {
         if call.c.col_stride != 1 {
             return Err(self.parameters("the rows of its result are not contiguous"));
         }
-        if call.elements != GemmElements::F32 && (call.b_packed || a.prologue().is_some()) {
+        let rounded = call.elements == GemmElements::Bf16;
+        let packed = if call.b_packed { rounded || call.elements == GemmElements::F32 } else { !rounded };
+        if !packed || (call.elements != GemmElements::F32 && a.prologue().is_some()) {
             return Err(
                 self.parameters("a product of other elements than f32 has an operand that is packed or computed")
             );
@@ -275,7 +278,8 @@ impl CheckedStep<'_> {
             return Err(self.parameters("blocks of its result overlap"));
         }
         if call.b_packed {
-            let packed = Packing::GemmB { k: call.k, n: call.n, offset: 0, row_stride: 0, col_stride: 0 };
+            let packed =
+                Packing::GemmB { k: call.k, n: call.n, offset: 0, row_stride: 0, col_stride: 0, rounded };
             return self.check_layout(b, packed);
         }
         self.check_plain(b)?;

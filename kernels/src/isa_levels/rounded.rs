@@ -1,0 +1,270 @@
+//! Products of f32 rounded to bf16, with sums in f32: a register tile of twelve rows and 32 columns, two terms at a time.
+//!
+//! `vdpbf16ps` adds two products to each lane where the processor has it (AVX-512 BF16). It takes numbers below the normal
+//! range for zero, and rounds sums in an order of its own: bits differ from those of the other levels.
+
+use super::NR;
+
+/// Terms of a word: the first in its low half.
+pub(crate) const PAIR: usize = 2;
+
+/// One tile of C: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < rows ≤ MR`, `j < cols ≤ NR`.
+pub(crate) struct RoundedTile {
+    /// Words, each a pair of terms.
+    pub pairs: usize,
+    /// Pair p of row i at `a[i·a_row + p]`.
+    pub a: *const u32,
+    pub a_row: usize,
+    pub rows: usize,
+    /// Pair p of column j at `b[p·NR + j]`, up to NR columns.
+    pub b: *const u32,
+    pub cols: usize,
+    /// Element (i, j) at `c[i·ldc + j]`.
+    pub c: *mut f32,
+    pub ldc: isize,
+    /// Whether the sum continues from what C holds instead of zero.
+    pub continued: bool,
+}
+
+/// A row to be rounded: term k at `from[k·step]` becomes a half of `to[k / 2]`, beside a zero if it is the last of an odd number.
+pub(crate) struct RoundedRow {
+    pub from: *const f32,
+    pub step: isize,
+    pub terms: usize,
+    pub to: *mut u32,
+}
+
+/// Two rows of B, of the same panel of columns, to be rounded: column j of both becomes `to[j]`.
+pub(crate) struct RoundedPair {
+    /// Both rows, one after the other.
+    pub rows: *const [[f32; NR]; PAIR],
+    pub to: *mut [u32; NR],
+}
+
+/// A number rounded to bf16, ties to even; NaNs stay NaNs.
+#[inline(always)]
+fn rounded(x: f32) -> u32 {
+    const QUIET: u32 = 1 << 6;
+    let bits = x.to_bits();
+    let nearest = (bits.wrapping_add(0x7fff + (bits >> 16 & 1))) >> 16;
+    if x.is_nan() { bits >> 16 | QUIET } else { nearest }
+}
+
+/// # Safety
+/// As [`super::IsaLevel`].
+#[inline(always)]
+unsafe fn row(r: &RoundedRow) {
+    let (pairs, rest) = (r.terms / PAIR, r.terms % PAIR);
+    // SAFETY: by the caller's contract.
+    unsafe {
+        let to = core::slice::from_raw_parts_mut(r.to, pairs + rest);
+        if r.step == 1 {
+            let from = core::slice::from_raw_parts(r.from, PAIR * pairs).as_chunks::<PAIR>().0;
+            for (to, [low, high]) in to.iter_mut().zip(from) {
+                *to = rounded(*low) | rounded(*high) << 16;
+            }
+        } else {
+            let term = |k: usize| rounded(*r.from.wrapping_offset(k as isize * r.step));
+            for (p, to) in to.iter_mut().enumerate().take(pairs) {
+                *to = term(PAIR * p) | term(PAIR * p + 1) << 16;
+            }
+        }
+        if rest > 0 {
+            to[pairs] = rounded(*r.from.wrapping_offset((r.terms - 1) as isize * r.step));
+        }
+    }
+}
+
+/// # Safety
+/// As [`super::IsaLevel`].
+#[inline(always)]
+unsafe fn pair(p: &RoundedPair) {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        let ([low, high], to) = (&*p.rows, &mut *p.to);
+        for (to, (low, high)) in to.iter_mut().zip(low.iter().zip(high)) {
+            *to = rounded(*low) | rounded(*high) << 16;
+        }
+    }
+}
+
+/// The halves of a word as numbers.
+#[inline(always)]
+fn halves(word: u32) -> [f32; PAIR] {
+    [word << 16, word & 0xffff_0000].map(f32::from_bits)
+}
+
+/// # Safety
+/// As [`super::IsaLevel`].
+#[inline(always)]
+unsafe fn tile(t: &RoundedTile) {
+    for i in 0..t.rows {
+        let c = t.c.wrapping_offset(i as isize * t.ldc);
+        let mut sums = [0.0f32; NR];
+        // SAFETY: by the caller's contract.
+        unsafe {
+            if t.continued {
+                core::ptr::copy_nonoverlapping(c, sums.as_mut_ptr(), t.cols);
+            }
+            for p in 0..t.pairs {
+                let [x, y] = halves(*t.a.add(i * t.a_row + p));
+                let columns = &*t.b.add(p * NR).cast::<[u32; NR]>();
+                for (sum, word) in sums.iter_mut().zip(columns) {
+                    let [low, high] = halves(*word);
+                    *sum += x * low;
+                    *sum += y * high;
+                }
+            }
+            core::ptr::copy_nonoverlapping(sums.as_ptr(), c, t.cols);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512 {
+    use core::arch::x86_64::*;
+
+    use super::super::{LANES, MR, NR};
+    use super::{RoundedPair, RoundedRow, RoundedTile};
+    use crate::isa::has_bf16_products;
+
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn rounded_row(r: &RoundedRow) {
+        // SAFETY: passed on from the caller.
+        unsafe { super::row(r) }
+    }
+
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn rounded_pair(p: &RoundedPair) {
+        // SAFETY: passed on from the caller.
+        unsafe { super::pair(p) }
+    }
+
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    pub unsafe fn rounded_tile(t: &RoundedTile) {
+        // SAFETY: passed on from the caller; the instructions exist where they are used.
+        unsafe {
+            match has_bf16_products() {
+                true => dispatch(t),
+                false => super::avx2::rounded_tile(t),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`rounded_tile`], with AVX-512 BF16.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn dispatch(t: &RoundedTile) {
+        macro_rules! rows {
+            ($($m:literal)*) => {
+                // SAFETY: passed on from the caller.
+                unsafe {
+                    match t.rows {
+                        $($m => block::<$m>(t),)*
+                        _ => block::<MR>(t),
+                    }
+                }
+            };
+        }
+        rows!(1 2 3 4 5 6 7 8 9 10 11)
+    }
+
+    /// # Safety
+    /// As [`dispatch`], with `t.rows == M`.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn block<const M: usize>(t: &RoundedTile) {
+        const V: usize = NR / LANES;
+        let masks: [u16; V] = core::array::from_fn(|v| {
+            let lanes = t.cols.saturating_sub(v * LANES).min(LANES);
+            ((1u32 << lanes) - 1) as u16
+        });
+        let mut acc = [[_mm512_setzero_ps(); V]; M];
+        // SAFETY: lanes outside the tile are masked off in C; A and B are readable by the caller's contract.
+        unsafe {
+            for (i, row) in acc.iter_mut().enumerate().filter(|_| t.continued) {
+                for (v, sum) in row.iter_mut().enumerate() {
+                    let c = t.c.offset(i as isize * t.ldc).wrapping_add(v * LANES);
+                    *sum = _mm512_maskz_loadu_ps(masks[v], c);
+                }
+            }
+            let (mut a, mut b) = (t.a, t.b);
+            for _ in 0..t.pairs {
+                let columns: [__m512bh; V] =
+                    core::array::from_fn(|v| core::mem::transmute(_mm512_loadu_si512(b.add(v * LANES).cast())));
+                for (i, row) in acc.iter_mut().enumerate() {
+                    let word = _mm512_set1_epi32(*a.add(i * t.a_row) as i32);
+                    for (sum, column) in row.iter_mut().zip(columns) {
+                        *sum = _mm512_dpbf16_ps(*sum, core::mem::transmute::<__m512i, __m512bh>(word), column);
+                    }
+                }
+                a = a.wrapping_add(1);
+                b = b.wrapping_add(NR);
+            }
+            for (i, row) in acc.iter().enumerate() {
+                for (v, sum) in row.iter().enumerate() {
+                    let c = t.c.offset(i as isize * t.ldc).wrapping_add(v * LANES);
+                    _mm512_mask_storeu_ps(c, masks[v], *sum);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2 {
+    use super::{RoundedPair, RoundedRow, RoundedTile};
+
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn rounded_row(r: &RoundedRow) {
+        // SAFETY: passed on from the caller.
+        unsafe { super::row(r) }
+    }
+
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn rounded_pair(p: &RoundedPair) {
+        // SAFETY: passed on from the caller.
+        unsafe { super::pair(p) }
+    }
+
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn rounded_tile(t: &RoundedTile) {
+        // SAFETY: passed on from the caller.
+        unsafe { super::tile(t) }
+    }
+}
+
+pub(super) mod portable {
+    use super::{RoundedPair, RoundedRow, RoundedTile};
+
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    pub unsafe fn rounded_row(r: &RoundedRow) {
+        // SAFETY: passed on from the caller.
+        unsafe { super::row(r) }
+    }
+
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    pub unsafe fn rounded_pair(p: &RoundedPair) {
+        // SAFETY: passed on from the caller.
+        unsafe { super::pair(p) }
+    }
+
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    pub unsafe fn rounded_tile(t: &RoundedTile) {
+        // SAFETY: passed on from the caller.
+        unsafe { super::tile(t) }
+    }
+}
