@@ -65,13 +65,14 @@ impl Default for ConvPass {
 
 impl ConvPass {
     /// All passes. Images of compiled models hold the position: new ones come last.
-    pub const ALL: [ConvPass; 6] = [
+    pub const ALL: [ConvPass; 7] = [
         ConvPass::Packed(ConvAlgorithm::Direct),
         ConvPass::Forward,
         ConvPass::DataGradient,
         ConvPass::FilterGradient,
         ConvPass::Packed(ConvAlgorithm::WinogradF2),
         ConvPass::Packed(ConvAlgorithm::WinogradF4),
+        ConvPass::Packed(ConvAlgorithm::Bf16),
     ];
 
     /// The pass of a convolution of plain filters by an algorithm: packed ones are needed unless it is the sum.
@@ -130,11 +131,13 @@ pub enum ConvVariant {
     Grouped,
     /// Few filters in a group, over staged rows, with packed filters. Since version 1.11 of the artifact format.
     Rows,
+    /// Blocks of 16 channels, of operands that are rounded to bf16. Since version 1.14 of the artifact format.
+    Rounded,
 }
 
 impl ConvVariant {
     /// All kernels, in the order of their symbols in [`crate::image::LIBRARIES`].
-    pub const ALL: [ConvVariant; 8] = [
+    pub const ALL: [ConvVariant; 9] = [
         ConvVariant::Windows,
         ConvVariant::Planar,
         ConvVariant::Correlate,
@@ -143,6 +146,7 @@ impl ConvVariant {
         ConvVariant::Winograd,
         ConvVariant::Grouped,
         ConvVariant::Rows,
+        ConvVariant::Rounded,
     ];
 
     /// The symbol in the run-time library.
@@ -156,6 +160,7 @@ impl ConvVariant {
             ConvVariant::Winograd => "tc_rt_conv_winograd",
             ConvVariant::Grouped => "tc_rt_conv_grouped",
             ConvVariant::Rows => "tc_rt_conv_rows",
+            ConvVariant::Rounded => "tc_rt_conv_bf16",
         }
     }
 }

@@ -373,13 +373,16 @@ pub mod flow {
 /// [`crate::BatchedGemm`] (products of f32, f64 and bytes), [`crate::Attention`] (second) or [`crate::Conv2d`]. Positions never
 /// change; new kernels come last.
 pub const LIBRARIES: [&str; 5 + ConvVariant::ALL.len()] = {
-    use ConvVariant::{Blocked, BlockedDepthwise, Correlate, Grouped, Planar, Rows, Windows, Winograd};
+    use ConvVariant::{Blocked, BlockedDepthwise, Correlate, Grouped, Planar, Rounded, Rows, Windows, Winograd};
     let [windows, planar, correlate] = [Windows.symbol(), Planar.symbol(), Correlate.symbol()];
     let [blocked, depthwise, winograd] = [Blocked.symbol(), BlockedDepthwise.symbol(), Winograd.symbol()];
     let [gemm, attention, double, bytes] = ["tc_rt_gemm", "tc_rt_attention", "tc_rt_gemm_f64", "tc_rt_gemm_bytes"];
     let (grouped, rows) = (Grouped.symbol(), Rows.symbol());
-    let rounded = "tc_rt_gemm_bf16";
-    [gemm, attention, windows, planar, correlate, blocked, depthwise, winograd, grouped, double, rows, bytes, rounded]
+    let [product, convolution] = ["tc_rt_gemm_bf16", Rounded.symbol()];
+    [
+        gemm, attention, windows, planar, correlate, blocked, depthwise, winograd, grouped, double, rows, bytes, product,
+        convolution,
+    ]
 };
 
 /// Positions of words in the file of a model's weights: a header, then the block, aligned to [`weights::ALIGN`].

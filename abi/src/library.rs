@@ -180,17 +180,18 @@ impl<N: Number> Conv2d<N> {
         }
     }
 
-    /// Whether an algorithm computes the convolution: Winograd convolution F(m×m, 3×3) only some, and none with rounded
-    /// operands.
+    /// Whether an algorithm computes the convolution: Winograd convolution F(m×m, 3×3) only some, and one of rounded operands
+    /// only dense ones of channels in blocks, or last.
     pub fn allows(&self, algorithm: ConvAlgorithm) -> bool {
         let [one, three] = [1, 3].map(N::from);
-        algorithm == ConvAlgorithm::Direct
-            || algorithm.tile().is_some()
-                && self.groups == one
-                && self.in_channels % N::from(CHANNEL_BLOCK) == N::from(0)
-                && self.kernel == [three; 2]
-                && self.strides == [one; 2]
-                && self.dilations == [one; 2]
+        let is_blocked = || self.groups == one && self.in_channels % N::from(CHANNEL_BLOCK) == N::from(0);
+        match algorithm {
+            ConvAlgorithm::Direct => true,
+            ConvAlgorithm::Bf16 => is_blocked() && self.layouts[0] != ImageLayout::Nchw,
+            ConvAlgorithm::WinogradF2 | ConvAlgorithm::WinogradF4 => {
+                is_blocked() && self.kernel == [three; 2] && self.strides == [one; 2] && self.dilations == [one; 2]
+            }
+        }
     }
 
     /// Whether the convolution can be computed in its layouts: other ones than planes go with packed filters of one
@@ -214,9 +215,10 @@ impl<N: Number> Conv2d<N> {
     }
 
     /// Whether x may be computed as it is read, instead of lying in memory: if it or the result has its channels in
-    /// blocks, but not where Winograd convolution makes blocks of planes.
+    /// blocks, but not where Winograd convolution makes blocks of planes or it is rounded.
     pub fn takes_computed(&self) -> bool {
         match self.layouts {
+            _ if self.pass.algorithm() == ConvAlgorithm::Bf16 => false,
             [ImageLayout::Nchw, ImageLayout::Nchw] | [ImageLayout::Nhwc, _] => false,
             [ImageLayout::Nchw, _] => self.pass.tile().is_none(),
             [ImageLayout::Nchw16c, _] => true,

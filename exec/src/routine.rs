@@ -100,6 +100,8 @@ pub const CONV_WINOGRAD: Routine = convolution!(Winograd);
 pub const CONV_GROUPED: Routine = convolution!(Grouped);
 /// Convolutions by [`ConvVariant::Rows`].
 pub const CONV_ROWS: Routine = convolution!(Rows);
+/// Convolutions by [`ConvVariant::Rounded`].
+pub const CONV_BF16: Routine = convolution!(Rounded);
 
 /// Hands a macro the symbols and names of all routines, in the order of [`LIBRARIES`].
 #[macro_export]
@@ -119,6 +121,7 @@ macro_rules! library_routines {
             tc_rt_conv_rows = CONV_ROWS;
             tc_rt_gemm_bytes = GEMM_BYTES;
             tc_rt_gemm_bf16 = GEMM_BF16;
+            tc_rt_conv_bf16 = CONV_BF16;
         }
     };
 }

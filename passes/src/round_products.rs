@@ -1,8 +1,8 @@
-//! Products with constants of operands that are rounded to bf16 ([`Precision::Bf16`]).
+//! Products and convolutions with constants of operands that are rounded to bf16 ([`Precision::Bf16`]).
 
 use std::sync::Arc;
 
-use tensorc_abi::{DType, GemmElements};
+use tensorc_abi::{ConvPass, DType};
 use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
 use tensorc_ir::extent::advice;
@@ -16,7 +16,7 @@ use crate::options::Precision;
 /// Fewest terms of a product that is worth it: operands are rounded once for each.
 const FEWEST_TERMS: i64 = 16;
 
-/// Marks products with constants that may round their operands. Requires layouts chosen; nothing happens unless the options
+/// Marks products and convolutions with constants that may round their operands. Requires layouts chosen; nothing happens unless the options
 /// ask for bf16 on a processor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundProducts;
@@ -45,7 +45,7 @@ impl Pass for RoundProducts {
     }
 }
 
-/// A product with one constant matrix, of rounded operands.
+/// A product with a constant matrix, or a convolution with constant filters, of rounded operands.
 fn rounded(graph: &Graph, node: NodeId) -> Result<Option<Arc<Contraction>>> {
     let NodeKind::Prim(Prim::Contract(c)) = &graph.node(node).kind else { return Ok(None) };
     let args = graph.args(node);
@@ -53,10 +53,16 @@ fn rounded(graph: &Graph, node: NodeId) -> Result<Option<Arc<Contraction>>> {
     if c.algorithm != ConvAlgorithm::Direct || [lhs.dtype, rhs.dtype] != [DType::F32; 2] {
         return Ok(None);
     }
-    let Some(LibraryCall::Gemm(gemm)) = library_call(c, &lhs, &rhs, None) else { return Ok(None) };
-    let right = args[usize::from(!gemm.swapped)];
-    let is_shared = gemm.call.b.batch_strides == [Extent::ZERO; 3];
-    let is_matrix = gemm.call.elements == GemmElements::F32 && gemm.call.k.example() >= FEWEST_TERMS;
-    let takes = graph.constant(right).is_some() && is_shared && is_matrix;
+    let is_constant = |i: usize| graph.constant(args[i]).is_some();
+    let takes = match library_call(c, &lhs, &rhs, None) {
+        Some(LibraryCall::Gemm(gemm)) => {
+            let is_shared = gemm.call.b.batch_strides == [Extent::ZERO; 3];
+            is_constant(usize::from(!gemm.swapped)) && is_shared && gemm.call.k.example() >= FEWEST_TERMS
+        }
+        Some(LibraryCall::Conv(conv)) => {
+            conv.pass == ConvPass::Forward && conv.allows(ConvAlgorithm::Bf16) && is_constant(1)
+        }
+        None => false,
+    };
     Ok(takes.then(|| Arc::new(Contraction { algorithm: ConvAlgorithm::Bf16, ..(**c).clone() })))
 }

@@ -8,16 +8,19 @@
 //! chunks y holds it. A panel of
 //! filters is read from beginning to end for each band of rows, x under the band from the second-level cache. Where y is
 //! in planes, or its last block has fewer channels, a tile is completed beside it and then moved there.
+//!
+//! Where operands are rounded to bf16, two neighbouring channels are a word, and everything that is said of channels of x holds
+//! for words: x is rounded as it is copied, filters are when they are packed.
 
 use core::ops::Range;
 
-use tensorc_abi::{Conv2d, ImageLayout};
+use tensorc_abi::{Conv2d, ConvAlgorithm, ImageLayout};
 
 use super::shape::Distances;
 use super::{Tensors, WindowShape, compute_pixels, copy_channels};
 use crate::blocking::{EvenSplit, tasks_worth};
 use crate::epilogue::EpilogueCall;
-use crate::isa_levels::{IsaLevel, LANES, Panel, RegisterTile, TILE_PIXELS};
+use crate::isa_levels::{IsaLevel, LANES, NR, PAIR, Panel, RegisterTile, RoundedPair, RoundedRow, TILE_PIXELS};
 
 /// Channel blocks of y in one panel of filters.
 pub(crate) const PANEL: usize = 2;
@@ -46,6 +49,8 @@ pub(super) struct BlockedTasks {
     layouts: [ImageLayout; 2],
     /// Where y lies.
     y: Distances,
+    /// Elements from a pixel of x to the next, unless channels lie in planes.
+    pixel: usize,
     /// Channels of x that lie side by side where tiles read them, mostly.
     lanes: usize,
     /// Blocks of so many channels of x, cut into chunks.
@@ -76,14 +81,23 @@ struct Chunk {
 impl BlockedTasks {
     pub(super) fn new(call: &Conv2d) -> BlockedTasks {
         let mut shape = WindowShape::forward(call);
-        let lanes = if call.layouts[0] == ImageLayout::Nchw { 1 } else { LANES };
+        let rounded = call.pass.algorithm() == ConvAlgorithm::Bf16;
+        let lanes = match call.layouts[0] {
+            ImageLayout::Nchw => 1,
+            _ if rounded => LANES / PAIR,
+            _ => LANES,
+        };
+        let pixel = if call.layouts[0] == ImageLayout::Nhwc { shape.in_channels } else { LANES };
+        if rounded {
+            shape.in_channels /= PAIR;
+        }
         let (whole, tail) = (shape.in_channels / lanes, shape.in_channels % lanes);
         let reach = |d: usize| {
             (shape.output[d].max(1) - 1) * shape.strides[d] + (shape.kernel[d].max(1) - 1) * shape.dilations[d] + 1
         };
         let padded = (0..2).any(|d| shape.pads[d] > 0 || reach(d) > shape.input[d]);
         // One block of channels that are last is as any other.
-        let copied = padded || call.layouts[0] == ImageLayout::Nhwc && shape.in_channels != LANES;
+        let copied = rounded || padded || call.layouts[0] == ImageLayout::Nhwc && shape.in_channels != LANES;
         let most = |terms: usize| (CHUNK_TERMS / terms.max(1)).max(1);
         let chunks = EvenSplit::by(whole, most(shape.taps() * lanes));
         let filter_rows = match shape.taps() * lanes > CHUNK_TERMS {
@@ -113,6 +127,7 @@ impl BlockedTasks {
         BlockedTasks {
             layouts: call.layouts,
             y: Distances::new(call.layouts[1], shape.out_channels, shape.pixels()),
+            pixel,
             lanes,
             chunks,
             filter_rows,
@@ -191,7 +206,7 @@ impl BlockedTasks {
 
 /// # Safety
 /// As for [`super::conv_run`].
-pub(super) unsafe fn run(
+pub(super) unsafe fn run<const ROUNDED: bool>(
     level: IsaLevel,
     schedule: &BlockedTasks,
     tensors: Tensors,
@@ -205,7 +220,7 @@ pub(super) unsafe fn run(
         let (panels, place) = (schedule.panels.range(task % groups), task / groups);
         let band = schedule.bands.range(place % schedule.bands.parts());
         let image = place / schedule.bands.parts();
-        let worker = BlockedTask { schedule, level, tensors, epilogue, image, band };
+        let worker = BlockedTask::<ROUNDED> { schedule, level, tensors, epilogue, image, band };
         // SAFETY: the task is one of the call's.
         unsafe {
             let source = match kept {
@@ -218,8 +233,8 @@ pub(super) unsafe fn run(
     }
 }
 
-/// One task in execution.
-struct BlockedTask<'a> {
+/// One task in execution, of operands that are rounded or not: what the others need is not linked.
+struct BlockedTask<'a, const ROUNDED: bool> {
     schedule: &'a BlockedTasks,
     level: IsaLevel,
     tensors: Tensors,
@@ -240,7 +255,7 @@ struct InputRows {
 /// The sums of a tile: pixel by pixel in blocks of channels.
 type RowSums = [f32; PANEL * TILE_PIXELS * LANES];
 
-impl BlockedTask<'_> {
+impl<const ROUNDED: bool> BlockedTask<'_, ROUNDED> {
     /// What lies under the band.
     ///
     /// # Safety
@@ -248,7 +263,7 @@ impl BlockedTask<'_> {
     unsafe fn source(&self, scratch: *mut f32) -> InputRows {
         let BlockedTasks { shape, lanes, .. } = self.schedule;
         let x = self.tensors.left.wrapping_add(self.image * shape.image());
-        match self.schedule.copied || self.tensors.computed.is_some() {
+        match ROUNDED || self.schedule.copied || self.tensors.computed.is_some() {
             // SAFETY: passed on from the caller.
             true => unsafe { self.copy(x, scratch) },
             false => InputRows {
@@ -271,8 +286,9 @@ impl BlockedTask<'_> {
         let left = shape.pads[1].min(width);
         let inside = shape.input[1].min(width - left);
         let (pixel, block_step) = match layouts[0] {
-            ImageLayout::Nhwc => (shape.in_channels, LANES),
-            _ => (*lanes, lanes * shape.plane()),
+            ImageLayout::Nchw => (1, shape.plane()),
+            ImageLayout::Nchw16c => (LANES, LANES * shape.plane()),
+            ImageLayout::Nhwc => (self.schedule.pixel, LANES),
         };
         let mut dst = scratch;
         for block in 0..shape.in_channels.div_ceil(*lanes) {
@@ -292,7 +308,10 @@ impl BlockedTask<'_> {
                         match self.tensors.computed {
                             None => {
                                 let src = x.add(block * block_step + first * pixel);
-                                copy_pixels(src, pixel, self.schedule.channels(block), *lanes, middle);
+                                match ROUNDED {
+                                    true => self.round_pixels(src, pixel, middle),
+                                    false => copy_pixels(src, pixel, self.schedule.channels(block), *lanes, middle),
+                                }
                             }
                             Some(computed) => {
                                 let at = (self.image, block);
@@ -310,6 +329,22 @@ impl BlockedTask<'_> {
             }
         }
         InputRows { base: scratch, row: width * lanes, block: height * width * lanes }
+    }
+
+    /// Rounds a block of channels of pixels at a distance of `pixel` elements.
+    ///
+    /// # Safety
+    /// `src` addresses as many pixels as `dst` holds.
+    unsafe fn round_pixels(&self, src: *const f32, pixel: usize, dst: &mut [f32]) {
+        const WORDS: usize = LANES / PAIR;
+        // Pixels that lie side by side are one row.
+        let (pixels, terms) = if pixel == LANES { (1, PAIR * dst.len()) } else { (dst.len() / WORDS, LANES) };
+        for i in 0..pixels {
+            let to = dst[i * WORDS..].as_mut_ptr().cast();
+            let row = RoundedRow { from: src.wrapping_add(i * pixel), step: 1, terms, to };
+            // SAFETY: by the caller's contract; a row of scratch is as many words.
+            unsafe { self.level.rounded_row(&row) };
+        }
     }
 
     /// Computes all rows of a block at once, if x is computed and they are whole rows of the image.
@@ -397,7 +432,7 @@ impl BlockedTask<'_> {
                     // SAFETY: the pixels are of the band.
                     unsafe {
                         match schedule.in_place(panel) {
-                            true => self.level.register_tile(&self.chunk(&tile, parts.start)),
+                            true => self.tile(&self.chunk(&tile, parts.start)),
                             false => self.beside(&tile, panel, parts.clone()),
                         }
                     }
@@ -406,6 +441,18 @@ impl BlockedTask<'_> {
             if parts.end == schedule.parts() {
                 // SAFETY: the rows are finished.
                 unsafe { self.finish(panel, first * width..end * width) };
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`IsaLevel::register_tile`].
+    unsafe fn tile(&self, tile: &RegisterTile) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match ROUNDED {
+                true => self.level.rounded_register_tile(tile),
+                false => self.level.register_tile(tile),
             }
         }
     }
@@ -438,7 +485,7 @@ impl BlockedTask<'_> {
         let staged = RegisterTile { y: stage.as_mut_ptr(), y_step: LANES, y_block: block, ..*tile };
         for part in parts {
             // SAFETY: the pixels are of the band, and the stage holds them.
-            unsafe { self.level.register_tile(&self.chunk(&staged, part)) };
+            unsafe { self.tile(&self.chunk(&staged, part)) };
         }
         let count = tile.rows * tile.pixels;
         let first = panel * PANEL;
@@ -504,9 +551,9 @@ unsafe fn copy_pixels(src: *const f32, pixel: usize, channels: usize, lanes: usi
     }
 }
 
-/// Elements of packed filters: whole blocks of output channels.
+/// Elements of packed filters, or words: whole blocks of output channels.
 pub(super) fn packed_len(call: &Conv2d) -> usize {
-    let shape = WindowShape::forward(call);
+    let BlockedTasks { shape, .. } = BlockedTasks::new(call);
     shape.out_channels.next_multiple_of(LANES) * shape.depth()
 }
 
@@ -547,6 +594,52 @@ pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, panels: Range<usize>,
                 };
                 // SAFETY: rows and terms are inside the filter matrix, and the panel has room for them.
                 unsafe { level.panel(&terms) };
+            }
+        }
+    }
+}
+
+/// [`pack`] for operands that are rounded: two neighbouring channels are a word.
+///
+/// # Safety
+/// As for [`pack`].
+///
+/// # Panics
+/// If `dst` is shorter than [`packed_len`].
+pub(crate) unsafe fn pack_rounded(
+    level: &IsaLevel,
+    call: &Conv2d,
+    panels: Range<usize>,
+    src: *const f32,
+    dst: &mut [f32],
+) {
+    let BlockedTasks { shape, lanes, outputs, .. } = &BlockedTasks::new(call);
+    let (words, taps) = (shape.depth(), shape.taps());
+    let depth = PAIR * words;
+    let origin = src.wrapping_sub(panels.start * PANEL * LANES * depth);
+    for panel in panels {
+        let rows = PANEL.min(outputs - panel * PANEL) * LANES;
+        let first = panel * PANEL * LANES;
+        let mut to = dst[first * words..(first + rows) * words].chunks_exact_mut(rows);
+        for (block, tap) in (0..shape.in_channels / lanes).flat_map(|block| (0..taps).map(move |tap| (block, tap))) {
+            let mut wide = [[0.0f32; NR]; LANES];
+            let terms = Panel {
+                src: origin.wrapping_add(first * depth + block * LANES * taps + tap),
+                k_stride: taps as isize,
+                j_stride: depth as isize,
+                k: LANES,
+                width: rows.min(shape.out_channels - first),
+                dst: wide.as_flattened_mut().as_mut_ptr(),
+                ld: NR as isize,
+                pad: NR,
+            };
+            // SAFETY: rows and terms are inside the filter matrix, and the panel has room for them.
+            unsafe { level.panel(&terms) };
+            for (pair, to) in wide.as_chunks::<PAIR>().0.iter().zip(&mut to) {
+                let mut row = [0u32; NR];
+                // SAFETY: both are of NR columns.
+                unsafe { level.rounded_pair(&RoundedPair { rows: pair, to: &raw mut row }) };
+                row.iter().zip(to).for_each(|(word, to)| *to = f32::from_bits(*word));
             }
         }
     }

@@ -22,7 +22,7 @@ mod winograd;
 
 use core::ops::Range;
 
-use tensorc_abi::{Conv2d, ConvPass, ConvVariant};
+use tensorc_abi::{Conv2d, ConvAlgorithm, ConvPass, ConvVariant};
 
 use crate::epilogue::EpilogueCall;
 use crate::isa;
@@ -41,6 +41,7 @@ pub fn conv_variant(call: &Conv2d) -> ConvVariant {
         _ if call.is_depthwise() && (!call.in_planes() || blocked_depthwise::takes_planes(call)) => {
             ConvVariant::BlockedDepthwise
         }
+        ConvPass::Packed(ConvAlgorithm::Bf16) => ConvVariant::Rounded,
         _ if !call.in_planes() => ConvVariant::Blocked,
         ConvPass::FilterGradient => ConvVariant::Correlate,
         _ if rows::pays(call) => ConvVariant::Rows,
@@ -53,7 +54,7 @@ pub fn conv_variant(call: &Conv2d) -> ConvVariant {
 pub(crate) fn packed_len(call: &Conv2d) -> usize {
     match conv_variant(call) {
         ConvVariant::Winograd => winograd::packed_len(call),
-        ConvVariant::Blocked => blocked::packed_len(call),
+        ConvVariant::Blocked | ConvVariant::Rounded => blocked::packed_len(call),
         ConvVariant::BlockedDepthwise => blocked_depthwise::packed_len(call),
         _ => (call.groups * call.out_channels * call.in_channels * call.kernel[0] * call.kernel[1]) as usize,
     }
@@ -63,7 +64,7 @@ pub(crate) fn packed_len(call: &Conv2d) -> usize {
 pub(crate) fn pack_units(call: &Conv2d) -> usize {
     match conv_variant(call) {
         ConvVariant::Winograd => winograd::panels(call),
-        ConvVariant::Blocked => blocked::panels(call),
+        ConvVariant::Blocked | ConvVariant::Rounded => blocked::panels(call),
         ConvVariant::Windows | ConvVariant::Rows => windows::panels(call),
         _ => 1,
     }
@@ -74,7 +75,7 @@ pub(crate) fn pack_source(call: &Conv2d, units: Range<usize>) -> Range<usize> {
     let shape = WindowShape::forward(call);
     let depth = shape.depth();
     let channels = match conv_variant(call) {
-        ConvVariant::Winograd | ConvVariant::Blocked => {
+        ConvVariant::Winograd | ConvVariant::Blocked | ConvVariant::Rounded => {
             let lanes = blocked::PANEL * LANES;
             units.start * lanes..shape.out_channels.min(units.end * lanes)
         }
@@ -97,6 +98,7 @@ pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, units: Range<usize>, 
             ConvVariant::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
             ConvVariant::Winograd => winograd::pack(call, units, src, dst),
             ConvVariant::Blocked => blocked::pack(level, call, units, src, dst),
+            ConvVariant::Rounded => blocked::pack_rounded(level, call, units, src, dst),
             ConvVariant::Windows | ConvVariant::Rows => windows::pack(level, call, units, src, dst),
             ConvVariant::Planar | ConvVariant::Grouped | ConvVariant::Correlate => {
                 // Bytes need no alignment.
@@ -182,7 +184,7 @@ pub fn conv_tasks_by(variant: ConvVariant, call: &Conv2d) -> u64 {
         ConvVariant::Grouped => grouped::tasks(&WindowShape::forward(call)),
         ConvVariant::Rows => rows::plane_tasks(&WindowShape::forward(call)).tasks(),
         ConvVariant::Windows => windows::WindowTasks::new(call).tasks(),
-        ConvVariant::Blocked => blocked::BlockedTasks::new(call).tasks(),
+        ConvVariant::Blocked | ConvVariant::Rounded => blocked::BlockedTasks::new(call).tasks(),
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).tasks(),
         ConvVariant::Winograd => winograd::WinogradTasks::new(call).tasks(),
     }) as u64
@@ -197,7 +199,7 @@ pub fn conv_affinity(call: &Conv2d) -> u64 {
 #[inline(always)]
 pub fn conv_affinity_by(variant: ConvVariant, call: &Conv2d) -> u64 {
     (match variant {
-        ConvVariant::Blocked => blocked::BlockedTasks::new(call).affinity(),
+        ConvVariant::Blocked | ConvVariant::Rounded => blocked::BlockedTasks::new(call).affinity(),
         ConvVariant::Winograd => winograd::WinogradTasks::new(call).affinity(),
         _ => 1,
     }) as u64
@@ -220,7 +222,7 @@ pub fn conv_scratch_by(variant: ConvVariant, call: &Conv2d, prologue: Option<usi
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).scratch(computed),
         ConvVariant::Rows => rows::scratch(&WindowShape::forward(call)),
         ConvVariant::Windows => windows::WindowTasks::new(call).scratch(),
-        ConvVariant::Blocked => blocked::BlockedTasks::new(call).scratch(computed),
+        ConvVariant::Blocked | ConvVariant::Rounded => blocked::BlockedTasks::new(call).scratch(computed),
         ConvVariant::Winograd => winograd::WinogradTasks::new(call).scratch(computed),
     };
     prologue.map_or(0, table_bytes) + elements * size_of::<f32>()
@@ -321,7 +323,10 @@ unsafe fn run(
                 windows::run(level, &windows::WindowTasks::new(call), tensors, epilogue, tasks, scratch)
             }
             ConvVariant::Blocked => {
-                blocked::run(level, &blocked::BlockedTasks::new(call), tensors, epilogue, tasks, scratch)
+                blocked::run::<false>(level, &blocked::BlockedTasks::new(call), tensors, epilogue, tasks, scratch)
+            }
+            ConvVariant::Rounded => {
+                blocked::run::<true>(level, &blocked::BlockedTasks::new(call), tensors, epilogue, tasks, scratch)
             }
             ConvVariant::Winograd => {
                 winograd::run(level, &winograd::WinogradTasks::new(call), tensors, epilogue, tasks, scratch)

@@ -25,6 +25,7 @@ mod neon;
 mod portable;
 mod portable_blocked;
 mod rounded;
+mod rounded_blocked;
 mod staged;
 mod vector;
 mod winograd;
@@ -408,6 +409,9 @@ kernels! {
     staged_rows(StagedRows<'_>) =
         staged::avx512::staged_rows, staged::avx2::staged_rows, staged::neon::staged_rows, staged::portable::staged_rows;
     register_tile(RegisterTile) = avx512_blocked::register_tile, avx2::register_tile, neon::register_tile, portable_blocked::register_tile;
+    rounded_register_tile(RegisterTile) =
+        rounded_blocked::avx512::rounded_register_tile, rounded_blocked::avx2::rounded_register_tile,
+        rounded_blocked::portable::rounded_register_tile, rounded_blocked::portable::rounded_register_tile;
     depthwise_tile(DepthwiseTile) =
         avx512_blocked::depthwise_tile, avx2::depthwise_tile, neon::depthwise_tile, portable_blocked::depthwise_tile;
     winograd_input_transform(PatchIn) =

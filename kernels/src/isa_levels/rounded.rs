@@ -90,7 +90,7 @@ unsafe fn pair(p: &RoundedPair) {
 
 /// The halves of a word as numbers.
 #[inline(always)]
-fn halves(word: u32) -> [f32; PAIR] {
+pub(super) fn halves(word: u32) -> [f32; PAIR] {
     [word << 16, word & 0xffff_0000].map(f32::from_bits)
 }
 

@@ -1,6 +1,7 @@
 //! Convolutions and their gradients against the documented chain of multiply-adds (equal bits) and against f64 sums
 //! (error bound), for every ISA level and division into tasks; Winograd convolution against f64 sums.
 
+use crate::rounded::to_bf16;
 use crate::support::{self, Counter, Random, Supply, assert_same_bits, cuts, emulated, isa_levels, scratch};
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvAlgorithm, ConvPass, ImageLayout, MatrixLayout, Packing};
 use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks};
@@ -545,5 +546,41 @@ fn empty_and_uneven() {
         Conv2d { groups: 3, in_channels: 1, out_channels: 1, pads: [5, 6], output: [17, 19], ..base },
     ] {
         check(&mut random, &call);
+    }
+}
+
+/// Products of numbers of bf16 are exact in f32: the sum of rounded operands, by kernels that do not round.
+#[test]
+fn rounded_operands() {
+    let mut random = Random::new(23);
+    let mut calls: Vec<Conv2d> = (0..support::rounds(60))
+        .map(|_| {
+            let (inputs, outputs) = (random.pick(&[16, 32, 48]), random.pick(&[4, 16, 25, 32, 50]));
+            random_conv(&mut random, 1, inputs, outputs)
+        })
+        .collect();
+    calls.extend([plain(64, 40, 28, 1, 1), plain(32, 32, 28, 1, 2), plain(160, 33, 14, 3, 1)]);
+    for sum in calls.iter().filter(|call| affordable(call)) {
+        let rounded = |data: Vec<f32>| data.into_iter().map(to_bf16).collect::<Vec<f32>>();
+        let (x, w) = (random.fill(sizes(sum)[0]), random.fill(sizes(sum)[1]));
+        let (near_x, near_w) = (rounded(x.clone()), rounded(w.clone()));
+        let pass = ConvPass::Packed(ConvAlgorithm::Bf16);
+        let calls = all_layouts().map(|layouts| Conv2d { pass, layouts, ..*sum }).filter(Conv2d::layouts_fit);
+        for (call, isa) in calls.flat_map(|call| isa_levels().into_iter().map(move |isa| (call, isa))) {
+            let what = format!("{isa:?} {call:?}");
+            let tasks = conv_tasks(&call);
+            let whole = std::slice::from_ref(&(0..tasks)).to_vec();
+            let y = run(isa, &call, &image(&call, &x), &w, &whole, false);
+            let doubled: Vec<f32> = y.iter().map(|y| 2.0 * y).collect();
+            let parts = run(isa, &call, &image(&call, &x), &w, &cuts(&mut random, tasks), true);
+            assert_same_bits(&what, &parts, &doubled);
+            let direct = Conv2d { pass: ConvPass::Packed(ConvAlgorithm::Direct), ..call };
+            let all = std::slice::from_ref(&(0..conv_tasks(&direct))).to_vec();
+            let expected = run(isa, &direct, &image(&call, &near_x), &near_w, &all, false);
+            let terms = (call.in_channels * call.kernel[0] * call.kernel[1]) as f32;
+            for (a, b) in y.iter().zip(&expected) {
+                assert!((a - b).abs() <= 1e-6 * terms, "{what}: {a} for {b}");
+            }
+        }
     }
 }

@@ -22,6 +22,10 @@ use tensorc_ir::extent::advice;
 
 use crate::manager::{Pass, PassCx};
 
+/// Algorithms of convolutions that add in f32: the sum, and faster ones.
+const ALGORITHMS: [ConvAlgorithm; 3] =
+    [ConvAlgorithm::Direct, ConvAlgorithm::WinogradF2, ConvAlgorithm::WinogradF4];
+
 /// Lays images out where convolutions are cheapest, as long as no more bytes are moved. Requires a decomposed graph; [`crate::simplify`]
 /// should follow, to compose what views are left.
 ///
@@ -41,7 +45,7 @@ impl Pass for ChooseLayout {
         if !cx.options.chooses_layouts() {
             return Ok(false);
         }
-        let algorithms = if cx.options.rewrite { &ConvAlgorithm::ALL[..] } else { &[ConvAlgorithm::Direct] };
+        let algorithms = if cx.options.rewrite { &ALGORITHMS[..] } else { &ALGORITHMS[..1] };
         let prices = Prices { machine: &cx.options.target.machine(), algorithms };
         graph.remove_dead();
         let choices = advice(|| choose::choices(graph, prices, self.everywhere))?;
