@@ -71,10 +71,11 @@ impl<N: Number> Conv2d<N> {
 impl<N: Number> Attention<N> {
     /// The attention with other numbers.
     pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> Attention<M> {
-        let Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero } = *self;
+        let Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero, rounded } =
+            *self;
         let ([queries, keys, depth, size], batch) = (all(&[queries, keys, depth, size], to), all(&batch, to));
         let (q, k, v, out) = (q.convert(to), k.convert(to), v.convert(to), out.convert(to));
-        Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero }
+        Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero, rounded }
     }
 }
 

@@ -141,7 +141,8 @@ impl<N: Number> Attention<N> {
     /// # Errors
     /// Those of the visitor.
     pub fn fields<F: Visitor<N>>(&mut self, f: &mut F) -> Result<(), F::Error> {
-        let Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero } = self;
+        let Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero, rounded } =
+            self;
         f.unsigned("batch", batch)?;
         each(f, &mut [("queries", queries), ("keys", keys), ("depth", depth), ("size", size)])?;
         q.field("q", f)?;
@@ -150,6 +151,7 @@ impl<N: Number> Attention<N> {
         out.field("out", f)?;
         f.bits("scale", scale)?;
         f.flag("shifted", shifted)?;
-        f.flag("empty_is_zero", empty_is_zero)
+        f.flag("empty_is_zero", empty_is_zero)?;
+        f.flag("bf16", rounded)
     }
 }

@@ -372,7 +372,7 @@ pub mod flow {
 /// Symbol names of library kernels; a program links the kernels that its model calls. A call is described by words of
 /// [`crate::BatchedGemm`] (products of f32, f64 and bytes), [`crate::Attention`] (second) or [`crate::Conv2d`]. Positions never
 /// change; new kernels come last.
-pub const LIBRARIES: [&str; 5 + ConvVariant::ALL.len()] = {
+pub const LIBRARIES: [&str; 6 + ConvVariant::ALL.len()] = {
     use ConvVariant::{Blocked, BlockedDepthwise, Correlate, Grouped, Planar, Rounded, Rows, Windows, Winograd};
     let [windows, planar, correlate] = [Windows.symbol(), Planar.symbol(), Correlate.symbol()];
     let [blocked, depthwise, winograd] = [Blocked.symbol(), BlockedDepthwise.symbol(), Winograd.symbol()];
@@ -381,7 +381,7 @@ pub const LIBRARIES: [&str; 5 + ConvVariant::ALL.len()] = {
     let [product, convolution] = ["tc_rt_gemm_bf16", Rounded.symbol()];
     [
         gemm, attention, windows, planar, correlate, blocked, depthwise, winograd, grouped, double, rows, bytes, product,
-        convolution,
+        convolution, "tc_rt_attention_bf16",
     ]
 };
 

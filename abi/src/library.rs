@@ -339,6 +339,8 @@ pub struct Attention<N: Number = u64> {
     pub shifted: bool,
     /// Rows whose weights have no sum other than 0 and NaN give 0.
     pub empty_is_zero: bool,
+    /// Whether Q, scaled, K, the weights and V may be rounded to bf16.
+    pub rounded: bool,
 }
 
 impl Attention {

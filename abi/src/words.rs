@@ -201,7 +201,8 @@ impl<N: Number> Attention<N> {
     pub fn to_words(&self) -> [N; Attention::WORDS] {
         let put = Put::new().words(self.batch).words([self.queries, self.keys, self.depth, self.size]);
         let put = put.layout(&self.q).layout(&self.k).layout(&self.v).layout(&self.out);
-        put.known([self.scale.into(), self.shifted.into(), self.empty_is_zero.into()]).words
+        let flags = u64::from(self.empty_is_zero) | u64::from(self.rounded) << 1;
+        put.known([self.scale.into(), self.shifted.into(), flags]).words
     }
 }
 
@@ -228,9 +229,10 @@ impl Attention {
         let batch = take.words();
         let [queries, keys, depth, size] = take.words();
         let (q, k, v, out) = (take.layout(), take.layout(), take.layout(), take.layout());
-        let [scale, shifted, empty] = take.words();
-        let (shifted, empty_is_zero) = (shifted != 0, empty != 0);
-        Attention { batch, queries, keys, depth, size, q, k, v, out, scale: scale as u32, shifted, empty_is_zero }
+        let [scale, shifted, flags] = take.words();
+        let (scale, shifted) = (scale as u32, shifted != 0);
+        let (empty_is_zero, rounded) = (flags & 1 != 0, flags & 2 != 0);
+        Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero, rounded }
     }
 }
 
@@ -276,9 +278,10 @@ mod tests {
             scale: 0.125f32.to_bits(),
             shifted: true,
             empty_is_zero: false,
+            rounded: true,
         };
         assert_eq!(Attention::from_words(&attention.to_words()), attention);
-        let mut put = Attention { scale: attention.scale, shifted: true, ..Attention::default() };
+        let mut put = Attention { scale: attention.scale, shifted: true, rounded: true, ..Attention::default() };
         attention.to_words()[..31].iter().enumerate().for_each(|(at, word)| put.set_number(at, *word as i64));
         assert_eq!(put, attention);
         for pass in ConvPass::ALL {

@@ -199,6 +199,7 @@ fn routine<N: Number>(contraction: ContractionRef<'_, N>, measure: &dyn Measure<
             GemmElements::U8I8 | GemmElements::I8U8 => "tc_rt_gemm_bytes",
             GemmElements::Bf16 => "tc_rt_gemm_bf16",
         },
+        ContractionRef::Attention(call) if call.rounded => "tc_rt_attention_bf16",
         ContractionRef::Attention(_) => "tc_rt_attention",
         ContractionRef::Conv(call) => measure.variant(call).symbol(),
     };

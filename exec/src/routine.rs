@@ -5,7 +5,7 @@ use core::ops::Range;
 use tensorc_abi::image::LIBRARIES;
 use tensorc_abi::{Attention, BatchedGemm, Contraction, Conv2d, ConvVariant};
 use tensorc_kernels::{
-    EpilogueCall, LeftOperand, PrologueCall, attention_run, attention_scratch, attention_tasks, conv_affinity_by,
+    EpilogueCall, LeftOperand, PrologueCall, attention_run_by, attention_scratch, attention_tasks, conv_affinity_by,
     conv_run_by, conv_scratch_by, conv_tasks_by, double_run, double_scratch, double_tasks, gemm_affinity, gemm_run,
     gemm_scratch, gemm_tasks, integer_run, integer_scratch, integer_tasks, rounded_affinity, rounded_run, rounded_scratch,
     rounded_tasks,
@@ -55,8 +55,11 @@ pub const ATTENTION: Routine = Routine {
     tasks: |call| if let Contraction::Attention(c) = call { attention_tasks(c) } else { 0 },
     scratch: |call, args, _| if let Contraction::Attention(c) = call { attention_scratch(c, args) } else { 0 },
     affinity: |_| 1,
-    run: run_attention,
+    run: run_attention::<false>,
 };
+
+/// Attention of operands that are rounded to bf16, of [`Attention`].
+pub const ATTENTION_BF16: Routine = Routine { run: run_attention::<true>, ..ATTENTION };
 
 /// The library kernel of the convolutions that are computed in one way.
 macro_rules! convolution {
@@ -122,6 +125,7 @@ macro_rules! library_routines {
             tc_rt_gemm_bytes = GEMM_BYTES;
             tc_rt_gemm_bf16 = GEMM_BF16;
             tc_rt_conv_bf16 = CONV_BF16;
+            tc_rt_attention_bf16 = ATTENTION_BF16;
         }
     };
 }
@@ -208,13 +212,18 @@ unsafe fn run_gemm_bf16(call: &LibraryCall, arguments: *const *mut u8, tasks: Ra
     }
 }
 
-unsafe fn run_attention(call: &LibraryCall, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
+unsafe fn run_attention<const ROUNDED: bool>(
+    call: &LibraryCall,
+    arguments: *const *mut u8,
+    tasks: Range<u64>,
+    scratch: *mut u8,
+) {
     let Contraction::Attention(attention) = &call.contraction else { return };
     // SAFETY: the table holds three operands and the result; the rest is the caller's promise.
     unsafe {
         let [q, k, v, out] = [0, 1, 2, 3].map(|i| operand(arguments, i));
         let epilogue = call.epilogue.map(|f| (EpilogueCall { f, args: arguments.wrapping_add(4) }, call.args));
-        attention_run(attention, [q, k, v], out, epilogue, tasks, scratch);
+        attention_run_by::<ROUNDED>(attention, [q, k, v], out, epilogue, tasks, scratch);
     }
 }
 

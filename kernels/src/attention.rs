@@ -5,6 +5,8 @@
 //! epilogue, turned into weights and multiplied with the values, while it is in the nearest caches. For few
 //! queries packing would cost more than it saves: keys and values are read once, where they lie.
 
+mod rounded;
+
 use core::ops::Range;
 
 use tensorc_abi::library::epilogue_scalars;
@@ -15,7 +17,7 @@ use crate::epilogue::EpilogueCall;
 use crate::gemm::{batch_index, batch_offset};
 use crate::isa;
 use crate::isa::Isa;
-use crate::isa_levels::{Ahead, Dots, IsaLevel, LANES, MR, NR, Panel, SKINNY_ROWS, Scores, Skinny, Tile};
+use crate::isa_levels::{Ahead, Dots, IsaLevel, LANES, MR, NR, PAIR, Panel, SKINNY_ROWS, Scores, Skinny, Tile};
 
 /// Rows and columns of a tile of scores.
 const ROWS: usize = Attention::TILE_ROWS as usize;
@@ -38,8 +40,10 @@ struct AttentionTasks {
     keys: usize,
     depth: usize,
     size: usize,
-    /// Whether keys and values are read where they lie, query by query.
+    /// Whether keys and values are read where they lie, query by query, and not rounded.
     few: bool,
+    /// Whether operands are rounded.
+    rounded: bool,
     /// Whether blocks of values are read where they lie.
     values_in_place: bool,
 }
@@ -61,7 +65,8 @@ impl AttentionTasks {
             depth,
             size,
             few,
-            values_in_place: contiguous && reads_in_place(queries.longest()),
+            rounded: call.rounded && !few,
+            values_in_place: contiguous && reads_in_place(queries.longest()) && (few || !call.rounded),
         }
     }
 
@@ -71,13 +76,16 @@ impl AttentionTasks {
     }
 
     /// Elements of each part of the scratch memory, in the order of [`ScratchLayout`].
-    fn parts(&self) -> [usize; 8] {
+    fn parts(&self) -> [usize; 9] {
         let rows = self.queries.longest();
         let keys = COLS.min(self.keys.next_multiple_of(NR));
         let values = if self.values_in_place { 0 } else { self.size.next_multiple_of(NR) * keys };
-        let packed_keys = if self.few { 0 } else { self.depth * keys };
+        // An odd number of terms is filled up to pairs.
+        let packed_keys = if self.few { 0 } else { (self.depth + usize::from(self.rounded)) * keys };
         let few = if self.few { ROWS * self.size } else { 0 };
-        [ROWS * COLS, few, packed_keys, values, rows * self.query_stride(), rows * self.size, rows * 2, ROWS * 2]
+        let queries = rows * self.query_stride();
+        let weights = if self.rounded { ROWS * COLS / PAIR } else { 0 };
+        [ROWS * COLS, few, packed_keys, values, queries, rows * self.size, rows * 2, ROWS * 2, weights]
             .map(|n| n.next_multiple_of(LANES))
     }
 }
@@ -117,6 +125,22 @@ pub unsafe fn attention_run(
     unsafe { attention_run_with(isa(), call, operands, out, epilogue, tasks, scratch) }
 }
 
+/// [`attention_run`] where it is known whether operands are rounded: what the others need is not linked.
+///
+/// # Safety
+/// As for [`attention_run`], and `ROUNDED` is [`Attention::rounded`].
+pub unsafe fn attention_run_by<const ROUNDED: bool>(
+    call: &Attention,
+    operands: [*const f32; 3],
+    out: *mut f32,
+    epilogue: Option<(EpilogueCall, usize)>,
+    tasks: Range<u64>,
+    scratch: *mut u8,
+) {
+    // SAFETY: passed on from the caller.
+    unsafe { run::<ROUNDED>(IsaLevel::new(isa()), call, operands, out, epilogue, tasks, scratch) }
+}
+
 /// [`attention_run`] with the kernels of one ISA level.
 ///
 /// # Safety
@@ -133,16 +157,37 @@ pub unsafe fn attention_run_with(
     tasks: Range<u64>,
     scratch: *mut u8,
 ) {
+    let level = IsaLevel::new(isa);
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match call.rounded {
+            true => run::<true>(level, call, operands, out, epilogue, tasks, scratch),
+            false => run::<false>(level, call, operands, out, epilogue, tasks, scratch),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`attention_run_by`].
+unsafe fn run<const ROUNDED: bool>(
+    level: IsaLevel,
+    call: &Attention,
+    operands: [*const f32; 3],
+    out: *mut f32,
+    epilogue: Option<(EpilogueCall, usize)>,
+    tasks: Range<u64>,
+    scratch: *mut u8,
+) {
     let schedule = AttentionTasks::new(call);
     let pointers: *mut *mut u8 = scratch.cast();
     let args = epilogue.map_or(0, |(_, count)| count);
     let mut free = pointers.wrapping_add((1 + args).next_multiple_of(LANES)).cast::<f32>();
-    let [tile, few, keys, values, queries, sums, state, step] = schedule.parts().map(|n| {
+    let [tile, few, keys, values, queries, sums, state, step, weights] = schedule.parts().map(|n| {
         let part = free;
         free = free.wrapping_add(n);
         part
     });
-    let memory = ScratchLayout { tile, few, keys, values, queries, sums, state, step };
+    let memory = ScratchLayout { tile, few, keys, values, queries, sums, state, step, weights: weights.cast() };
     let epilogue = epilogue.map(|(call, count)| {
         // SAFETY: the scratch memory begins with room for the tile and the arguments.
         unsafe {
@@ -155,10 +200,10 @@ pub unsafe fn attention_run_with(
     for task in tasks.start as usize..tasks.end as usize {
         let batch = batch_index(call.batch, task / parts);
         let at = |base: *const f32, layout: &MatrixLayout| base.wrapping_offset(batch_offset(layout, batch));
-        let run = AttentionTask {
+        let run = AttentionTask::<ROUNDED> {
             call,
             schedule: &schedule,
-            level: IsaLevel::new(isa),
+            level,
             memory,
             epilogue,
             batch,
@@ -188,10 +233,12 @@ struct ScratchLayout {
     state: *mut f32,
     /// The factor, then the sum of weights, of each row of a tile.
     step: *mut f32,
+    /// Weights of a tile, rounded.
+    weights: *mut u32,
 }
 
-/// A task in execution.
-struct AttentionTask<'a> {
+/// A task in execution, of operands that are rounded or not.
+struct AttentionTask<'a, const ROUNDED: bool> {
     call: &'a Attention,
     schedule: &'a AttentionTasks,
     level: IsaLevel,
@@ -205,7 +252,7 @@ struct AttentionTask<'a> {
     out: *mut f32,
 }
 
-impl AttentionTask<'_> {
+impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
     /// # Safety
     /// The operands and the result hold the queries, and scratch what the schedule says.
     unsafe fn execute(&self) {
@@ -244,6 +291,9 @@ impl AttentionTask<'_> {
         let scale = f32::from_bits(call.scale);
         // SAFETY: the rows are inside Q, and scratch holds them.
         unsafe {
+            if ROUNDED && s.rounded {
+                return self.round_queries(tile);
+            }
             if s.few {
                 for row in tile.clone() {
                     let dst = core::slice::from_raw_parts_mut(
@@ -288,6 +338,9 @@ impl AttentionTask<'_> {
             if s.few {
                 return;
             }
+            if ROUNDED && s.rounded {
+                return self.round_keys(keys);
+            }
             for j in keys.clone().step_by(NR) {
                 self.level.panel(&Panel {
                     src: self.k.wrapping_offset(j as isize * call.k.col_stride as isize),
@@ -329,6 +382,8 @@ impl AttentionTask<'_> {
         unsafe {
             if s.few {
                 self.score_few(rows.clone(), keys);
+            } else if ROUNDED && s.rounded {
+                self.score_rounded(rows.clone(), keys);
             } else {
                 let panels = row_panels(rows.len());
                 for j in (0..keys.len()).step_by(NR) {
@@ -445,6 +500,9 @@ impl AttentionTask<'_> {
         unsafe {
             if s.few {
                 return self.accumulate_few(rows, values, keys.len());
+            }
+            if ROUNDED && s.rounded {
+                return self.accumulate_rounded(rows, keys);
             }
             let panels = row_panels(rows.len());
             for p in 0..panels.parts() {

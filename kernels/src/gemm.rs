@@ -33,7 +33,7 @@ const SHARED_FLOPS: f64 = 1e6;
 /// Tasks wanted of a large product.
 pub(crate) const TASKS: usize = 8;
 /// Bytes of B that are worth a task when it is only streamed through.
-const STREAM_BYTES: usize = 256 * 1024;
+pub(crate) const STREAM_BYTES: usize = 256 * 1024;
 /// Most elements of packed A kept for the following tasks, and of packed B.
 const MAX_CACHED_PANELS: usize = 1 << 20;
 /// Most column panels for which rows of A are multiplied where they lie: a copy that is read so few times costs

@@ -3,7 +3,7 @@
 use tensorc_abi::BatchedGemm;
 
 use crate::blocking::{EvenSplit, row_panels, tasks_worth};
-use crate::gemm::{TASK_FLOPS, TASKS};
+use crate::gemm::{STREAM_BYTES, TASK_FLOPS, TASKS};
 use crate::isa_levels::NR;
 
 /// Most groups of terms in one block, of which the panels stay in the second-level cache.
@@ -31,11 +31,13 @@ impl GroupedTasks {
         let batches = call.batch.iter().product::<u64>() as usize;
         let (m, n, k) = (call.m as usize, call.n as usize, call.k as usize);
         let flops = 2.0 * m as f64 * n as f64 * k as f64 * batches as f64;
-        let want = tasks_worth(flops / (speed * TASK_FLOPS), TASKS).div_ceil(batches.max(1));
-        let (rows, panels) = (row_panels(m), n.div_ceil(NR));
+        let (rows, panels, groups) = (row_panels(m), n.div_ceil(NR), k.div_ceil(terms));
+        let mut want = tasks_worth(flops / (speed * TASK_FLOPS), TASKS).div_ceil(batches.max(1));
+        if rows.parts() == 1 {
+            want = want.max((groups * panels * NR * size_of::<u32>() / STREAM_BYTES).min(2 * TASKS));
+        }
         let columns = want.min(panels.max(1));
         let row_blocks = want.div_ceil(columns).max(rows.parts().div_ceil(TASK_ROW_PANELS));
-        let groups = k.div_ceil(terms);
         GroupedTasks {
             batches,
             has_elements: m > 0 && n > 0,

@@ -5,6 +5,7 @@ use core::ops::Range;
 
 use tensorc_abi::BatchedGemm;
 
+use crate::blocking::EvenSplit;
 use crate::epilogue::EpilogueCall;
 use crate::gemm::{batch_index, batch_offset};
 use crate::grouped::GroupedTasks;
@@ -98,7 +99,15 @@ pub unsafe fn rounded_run_with(
             for panel in columns.clone().step_by(PANELS) {
                 let last = columns.end.min(panel + PANELS);
                 for block in 0..schedule.depth.parts() {
-                    product.block(panels.clone(), panel..last, schedule.depth.range(block));
+                    // What the next block reads is fetched: the rest of the columns, or the first terms of the next ones.
+                    let ahead = match block + 1 < schedule.depth.parts() {
+                        true => (0, block + 1),
+                        false => (last - panel, 0),
+                    };
+                    let at = schedule.depth.range(block);
+                    let next = schedule.depth.start(ahead.1) as isize - at.start as isize;
+                    let ahead = (ahead.0 * schedule.groups) as isize + next;
+                    product.block(panels.clone(), panel..last, at, ahead);
                 }
                 EpilogueCall::finish(epilogue, batch, span.clone(), panel * NR..(call.n as usize).min(last * NR));
             }
@@ -131,6 +140,7 @@ impl RoundedProduct<'_> {
                 from: self.a.wrapping_offset(i as isize * self.call.a.row_stride as isize),
                 step: self.call.a.col_stride as isize,
                 terms: self.call.k as usize,
+                scale: 1.0,
                 to: self.rows.wrapping_add(at * stride).cast(),
             };
             // SAFETY: by the caller's contract; a row has room for whole pairs.
@@ -138,27 +148,31 @@ impl RoundedProduct<'_> {
         }
     }
 
-    /// Adds the terms of some pairs to row panels of a few panels of columns.
+    /// Adds the terms of some pairs to row panels of a few panels of columns, while fetching what lies so many pairs behind them.
     ///
     /// # Safety
     /// The rows have been copied, B has the panels, and the result is writable.
-    unsafe fn block(&self, panels: Range<usize>, columns: Range<usize>, pairs: Range<usize>) {
+    unsafe fn block(&self, panels: Range<usize>, columns: Range<usize>, pairs: Range<usize>, ahead: isize) {
         let (call, schedule) = (self.call, self.schedule);
         let (first, stride) = (schedule.rows.start(panels.start), row_bytes(schedule));
         let ldc = call.c.row_stride as isize;
-        for rows in panels.map(|p| schedule.rows.range(p)) {
+        let shares = EvenSplit::into(pairs.len(), panels.len());
+        for (rows, share) in panels.enumerate().map(|(i, p)| (schedule.rows.range(p), shares.range(i))) {
             for panel in columns.clone() {
                 let column = panel * NR;
+                let b = self.b.wrapping_add((panel * schedule.groups + pairs.start) * NR);
+                let next = b.wrapping_offset((ahead + share.start as isize) * NR as isize);
                 let tile = RoundedTile {
                     pairs: pairs.len(),
                     a: self.rows.wrapping_add((rows.start - first) * stride).cast::<u32>().wrapping_add(pairs.start),
                     a_row: stride / size_of::<u32>(),
                     rows: rows.len(),
-                    b: self.b.wrapping_add((panel * schedule.groups + pairs.start) * NR),
+                    b,
                     cols: NR.min(call.n as usize - column),
                     c: self.c.wrapping_offset(rows.start as isize * ldc).wrapping_add(column),
                     ldc,
                     continued: pairs.start > 0,
+                    ahead: (next, share.len()),
                 };
                 // SAFETY: by the caller's contract.
                 unsafe { self.level.rounded_tile(&tile) };

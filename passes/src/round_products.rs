@@ -1,5 +1,6 @@
 //! Products and convolutions with constants of operands that are rounded to bf16 ([`Precision::Bf16`]).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tensorc_abi::{ConvPass, DType};
@@ -8,6 +9,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim};
+use tensorc_schedule::recognise::attention::attention_at;
 use tensorc_schedule::recognise::contract::{LibraryCall, library_call};
 
 use crate::manager::{Pass, PassCx};
@@ -16,7 +18,7 @@ use crate::options::Precision;
 /// Fewest terms of a product that is worth it: operands are rounded once for each.
 const FEWEST_TERMS: i64 = 16;
 
-/// Marks products and convolutions with constants that may round their operands. Requires layouts chosen; nothing happens unless the options
+/// Marks products and convolutions with constants, and products of attention, that may round their operands. Requires layouts chosen; nothing happens unless the options
 /// ask for bf16 on a processor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundProducts;
@@ -33,11 +35,9 @@ impl Pass for RoundProducts {
         }
         let mut changed = false;
         for node in graph.order() {
-            if keep.contains(&*graph.node(node).name) {
-                continue;
-            }
-            if let Some(rounded) = advice(|| rounded(graph, node))? {
-                graph.node_mut(node).kind = NodeKind::Prim(Prim::Contract(rounded));
+            for found in advice(|| rounded(graph, node, keep))? {
+                let NodeKind::Prim(Prim::Contract(c)) = &mut graph.node_mut(found).kind else { continue };
+                *c = Arc::new(Contraction { algorithm: ConvAlgorithm::Bf16, ..(**c).clone() });
                 changed = true;
             }
         }
@@ -45,16 +45,23 @@ impl Pass for RoundProducts {
     }
 }
 
-/// A product with a constant matrix, or a convolution with constant filters, of rounded operands.
-fn rounded(graph: &Graph, node: NodeId) -> Result<Option<Arc<Contraction>>> {
-    let NodeKind::Prim(Prim::Contract(c)) = &graph.node(node).kind else { return Ok(None) };
+/// The contractions that round their operands with the one of a node: itself if it has a constant matrix or filters, both
+/// products of an attention that it ends, or none.
+fn rounded(graph: &Graph, node: NodeId, keep: &BTreeSet<String>) -> Result<Vec<NodeId>> {
+    let exact = |node: NodeId| match &graph.node(node).kind {
+        NodeKind::Prim(Prim::Contract(c)) if !keep.contains(&*graph.node(node).name) => {
+            Some(c).filter(|c| c.algorithm == ConvAlgorithm::Direct)
+        }
+        _ => None,
+    };
+    let Some(c) = exact(node) else { return Ok(vec![]) };
     let args = graph.args(node);
     let (lhs, rhs) = (graph.dense(args[0])?, graph.dense(args[1])?);
-    if c.algorithm != ConvAlgorithm::Direct || [lhs.dtype, rhs.dtype] != [DType::F32; 2] {
-        return Ok(None);
+    if [lhs.dtype, rhs.dtype] != [DType::F32; 2] {
+        return Ok(vec![]);
     }
     let is_constant = |i: usize| graph.constant(args[i]).is_some();
-    let takes = match library_call(c, &lhs, &rhs, None) {
+    let alone = match library_call(c, &lhs, &rhs, None) {
         Some(LibraryCall::Gemm(gemm)) => {
             let is_shared = gemm.call.b.batch_strides == [Extent::ZERO; 3];
             is_constant(usize::from(!gemm.swapped)) && is_shared && gemm.call.k.example() >= FEWEST_TERMS
@@ -64,5 +71,11 @@ fn rounded(graph: &Graph, node: NodeId) -> Result<Option<Arc<Contraction>>> {
         }
         None => false,
     };
-    Ok(takes.then(|| Arc::new(Contraction { algorithm: ConvAlgorithm::Bf16, ..(**c).clone() })))
+    if alone {
+        return Ok(vec![node]);
+    }
+    let contraction = |node: &NodeId| matches!(graph.node(*node).kind, NodeKind::Prim(Prim::Contract(_)));
+    let attention = attention_at(graph, node).map(|found| found.members.into_iter().filter(contraction).collect());
+    let both: Vec<NodeId> = attention.unwrap_or_default();
+    Ok(if both.iter().all(|node| exact(*node).is_some()) { both } else { vec![] })
 }

@@ -60,7 +60,8 @@ fn processor() -> Check {
         Some(VectorLevel::Avx2) => "256 bits",
         None => "128 bits",
     };
-    let means = format!("library kernels use the ISA level {library}, generated loops vectors of {loops}");
+    let bf16 = if tensorc_kernels::has_bf16_products() { ", --precision bf16 works" } else { "" };
+    let means = format!("library kernels use the ISA level {library}, generated loops vectors of {loops}{bf16}");
     Check::works("processor", found, means).facts(facts)
 }
 

@@ -341,7 +341,7 @@ impl<const ROUNDED: bool> BlockedTask<'_, ROUNDED> {
         let (pixels, terms) = if pixel == LANES { (1, PAIR * dst.len()) } else { (dst.len() / WORDS, LANES) };
         for i in 0..pixels {
             let to = dst[i * WORDS..].as_mut_ptr().cast();
-            let row = RoundedRow { from: src.wrapping_add(i * pixel), step: 1, terms, to };
+            let row = RoundedRow { from: src.wrapping_add(i * pixel), step: 1, terms, scale: 1.0, to };
             // SAFETY: by the caller's contract; a row of scratch is as many words.
             unsafe { self.level.rounded_row(&row) };
         }

@@ -24,13 +24,18 @@ pub(crate) struct RoundedTile {
     pub ldc: isize,
     /// Whether the sum continues from what C holds instead of zero.
     pub continued: bool,
+    /// What to fetch into the cache for later tiles: so many pairs of [`NR`] columns, at most as many as there are; the address
+    /// need not be valid.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX-512"))]
+    pub ahead: (*const u32, usize),
 }
 
-/// A row to be rounded: term k at `from[k·step]` becomes a half of `to[k / 2]`, beside a zero if it is the last of an odd number.
+/// A row to be rounded: term k, `scale` times `from[k·step]`, becomes a half of `to[k / 2]`, beside a zero if it is the last of an odd number.
 pub(crate) struct RoundedRow {
     pub from: *const f32,
     pub step: isize,
     pub terms: usize,
+    pub scale: f32,
     pub to: *mut u32,
 }
 
@@ -61,16 +66,16 @@ unsafe fn row(r: &RoundedRow) {
         if r.step == 1 {
             let from = core::slice::from_raw_parts(r.from, PAIR * pairs).as_chunks::<PAIR>().0;
             for (to, [low, high]) in to.iter_mut().zip(from) {
-                *to = rounded(*low) | rounded(*high) << 16;
+                *to = rounded(*low * r.scale) | rounded(*high * r.scale) << 16;
             }
         } else {
-            let term = |k: usize| rounded(*r.from.wrapping_offset(k as isize * r.step));
+            let term = |k: usize| rounded(*r.from.wrapping_offset(k as isize * r.step) * r.scale);
             for (p, to) in to.iter_mut().enumerate().take(pairs) {
                 *to = term(PAIR * p) | term(PAIR * p + 1) << 16;
             }
         }
         if rest > 0 {
-            to[pairs] = rounded(*r.from.wrapping_offset((r.terms - 1) as isize * r.step));
+            to[pairs] = rounded(*r.from.wrapping_offset((r.terms - 1) as isize * r.step) * r.scale);
         }
     }
 }
@@ -192,8 +197,14 @@ pub(super) mod avx512 {
                     *sum = _mm512_maskz_loadu_ps(masks[v], c);
                 }
             }
-            let (mut a, mut b) = (t.a, t.b);
-            for _ in 0..t.pairs {
+            let (mut a, mut b, (mut ahead, lines)) = (t.a, t.b, t.ahead);
+            for pair in 0..t.pairs {
+                if pair < lines {
+                    for v in 0..V {
+                        _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(v * LANES).cast());
+                    }
+                    ahead = ahead.wrapping_add(NR);
+                }
                 let columns: [__m512bh; V] =
                     core::array::from_fn(|v| core::mem::transmute(_mm512_loadu_si512(b.add(v * LANES).cast())));
                 for (i, row) in acc.iter_mut().enumerate() {

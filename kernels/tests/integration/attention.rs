@@ -27,6 +27,7 @@ fn call(batch: [u64; 3], [queries, keys, depth, size]: [u64; 4], k_transposed: b
         scale: (1.0 / (depth as f32).sqrt()).to_bits(),
         shifted: true,
         empty_is_zero: false,
+        rounded: false,
     }
 }
 
@@ -130,6 +131,14 @@ fn check(call: &Attention, o: &Operands) {
         }
         assert_same_bits("one task at a time", &run(isa, call, o, 1), &found);
         assert_same_bits(&format!("{isa:?}"), &found, first.get_or_insert_with(|| found.clone()));
+        let rounded = Attention { rounded: true, ..*call };
+        let near = run(isa, &rounded, o, u64::MAX >> 1);
+        for (i, (x, y)) in near.iter().zip(&found).enumerate() {
+            // An operand's error of a 512th part, in scores of a few, and in weights.
+            let close = (x - y).abs() <= 0.03 || x.is_nan() && y.is_nan();
+            assert!(close, "{isa:?} {rounded:?}: element {i} is {x}, not {y}");
+        }
+        assert_same_bits("one rounded task at a time", &run(isa, &rounded, o, 1), &near);
     }
 }
 

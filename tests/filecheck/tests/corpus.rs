@@ -53,6 +53,11 @@ fn corpus() {
     if has_llvm(&tensorc) {
         features.push("llvm");
     }
+    // What `--precision bf16` takes to run.
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx512bf16") {
+        features.push("bf16");
+    }
     if let Ok(backend) = std::env::var("TENSORC_BACKEND") {
         tensorc = match with_backend(&tensorc, &backend) {
             Ok(path) => path,

@@ -314,6 +314,7 @@ impl AttentionLayouts {
             scale: 0,
             shifted: false,
             empty_is_zero: false,
+            rounded: false,
         };
         Some(AttentionForm {
             call,

@@ -16,7 +16,7 @@ use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, DType};
 use tensorc_ir::extent::{Axes, Fixed};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
-use tensorc_ir::prim::{Contraction, Prim};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};
 use tensorc_ir::{Extent, Extents};
 
@@ -158,6 +158,7 @@ fn attended(graph: &Graph, second: &Second<'_>, softmax: &Softmax, first: NodeId
         scale: (scale as f32).to_bits(),
         shifted: softmax.shifted,
         empty_is_zero: softmax.empty_is_zero,
+        rounded: [contraction, second.contraction].iter().all(|c| c.algorithm == ConvAlgorithm::Bf16),
         ..form.call
     };
     let result = Value { node: last, port: 0 };
