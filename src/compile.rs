@@ -224,7 +224,8 @@ pub(crate) fn pack_weights(
 pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)]) -> Result<Vec<WeightStorage>, Error> {
     let rounds = |(weight, _): &(&Weight, &TensorData)| matches!(weight.packing, Packing::GemmB { rounded: true, .. });
     if !tensorc_kernels::has_bf16_products() && weights.iter().any(rounds) {
-        let why = "products of bf16 take a processor with AVX-512 BF16, which this one is not; choose the precision f32";
+        let why =
+            "products of bf16 take a processor with AVX-512 BF16, which this one is not; choose the precision f32";
         return Err(Diagnostic::new(DiagnosticCode::Unsupported, why).into());
     }
     for (_, data) in weights.iter().filter(|(weight, _)| weight.packing == Packing::Plain) {

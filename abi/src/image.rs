@@ -380,8 +380,21 @@ pub const LIBRARIES: [&str; 6 + ConvVariant::ALL.len()] = {
     let (grouped, rows) = (Grouped.symbol(), Rows.symbol());
     let [product, convolution] = ["tc_rt_gemm_bf16", Rounded.symbol()];
     [
-        gemm, attention, windows, planar, correlate, blocked, depthwise, winograd, grouped, double, rows, bytes, product,
-        convolution, "tc_rt_attention_bf16",
+        gemm,
+        attention,
+        windows,
+        planar,
+        correlate,
+        blocked,
+        depthwise,
+        winograd,
+        grouped,
+        double,
+        rows,
+        bytes,
+        product,
+        convolution,
+        "tc_rt_attention_bf16",
     ]
 };
 

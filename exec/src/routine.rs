@@ -7,8 +7,8 @@ use tensorc_abi::{Attention, BatchedGemm, Contraction, Conv2d, ConvVariant};
 use tensorc_kernels::{
     EpilogueCall, LeftOperand, PrologueCall, attention_run_by, attention_scratch, attention_tasks, conv_affinity_by,
     conv_run_by, conv_scratch_by, conv_tasks_by, double_run, double_scratch, double_tasks, gemm_affinity, gemm_run,
-    gemm_scratch, gemm_tasks, integer_run, integer_scratch, integer_tasks, rounded_affinity, rounded_run, rounded_scratch,
-    rounded_tasks,
+    gemm_scratch, gemm_tasks, integer_run, integer_scratch, integer_tasks, rounded_affinity, rounded_run,
+    rounded_scratch, rounded_tasks,
 };
 
 use crate::step::{LibraryCall, Routine};

@@ -14,8 +14,9 @@ use tensorc::report::{ModelReport, ReportRequest};
 use tensorc::samples::random_inputs;
 use tensorc::{Error, Isa, Tensor};
 
+use crate::compilers::{self, Setting};
 use crate::session::model_file;
-use crate::{compilers, errors, signals};
+use crate::{errors, signals};
 
 /// Plans a model for extents by the names of inputs or dimensions; returns what it needs as JSON, as a table, and its memory plan as SVG.
 #[pyfunction]
@@ -27,7 +28,7 @@ pub fn inspect(
 ) -> PyResult<(String, String, String)> {
     let file = model_file(model)?;
     let work = || {
-        let model = file.load(&compilers::compiler(threads)?)?;
+        let model = file.load(&compilers::compiler(Setting { threads, bf16: false })?)?;
         let inspection = Inspection::of(&model, &shapes).map_err(|error| *error.source)?;
         let table = inspection.table().map_err(|error| Error::Internal(error.to_string()))?;
         Ok((inspection.json().to_string(), table, inspection.memory_drawing()))
@@ -48,7 +49,7 @@ pub fn report(
 ) -> PyResult<()> {
     let file = model_file(model)?;
     let work = || {
-        let model = file.load(&compilers::compiler(threads)?)?;
+        let model = file.load(&compilers::compiler(Setting { threads, bf16: false })?)?;
         let inputs = random_inputs(&model, &with_extents(model.graph(), &shapes)?)?;
         let inputs: Vec<Tensor> = inputs.into_iter().map(|(_, tensor)| tensor).collect();
         let page = ModelReport::of(&model, &inputs, &ReportRequest { repeat })?.html();
@@ -91,7 +92,7 @@ pub fn compile_ahead(
     };
     let tools = Tools { linker: linker.map(PathBuf::into_os_string), library: runtime_library };
     let work = || {
-        let model = file.load(&compilers::compiler(0)?)?;
+        let model = file.load(&compilers::compiler(Setting::default())?)?;
         aot::compile(&model, &request)?.write(&request, &out, &files, &tools)
     };
     signals::interruptible(py, work)?.map_err(|error: Error| errors::raised(py, &error))

@@ -12,10 +12,11 @@ use tensorc::runtime::TensorRef;
 use tensorc::{Compiler, Error, Model, Output, Tensor};
 
 use crate::arrays::BorrowedArray;
+use crate::compilers::{self, Setting};
 use crate::errors::{self, Class};
 use crate::host_memory::numpy_array;
 use crate::signature::{ModelFile, ModelSignature, StatedExtent, StatedValue};
-use crate::{compilers, element, signals};
+use crate::{element, signals};
 
 /// A model that is loaded, and compiled for the shapes it is run with.
 #[pyclass(frozen, module = "tensorc._tensorc")]
@@ -31,13 +32,14 @@ type Feed<'py> = (Bound<'py, PyString>, BorrowedArray);
 
 #[pymethods]
 impl Session {
-    /// Loads a model from a path, or from `bytes` that hold an ONNX model, for runs on so many threads; 0 leaves the number to tensorc.
+    /// Loads a model from a path, or from `bytes` that hold an ONNX model, for runs on so many threads, 0 leaves the number to tensorc;
+    /// `bf16` rounds operands of products.
     #[new]
-    #[pyo3(signature = (model, threads = 0))]
-    fn new(py: Python<'_>, model: &Bound<'_, PyAny>, threads: usize) -> PyResult<Session> {
+    #[pyo3(signature = (model, threads = 0, bf16 = false))]
+    fn new(py: Python<'_>, model: &Bound<'_, PyAny>, threads: usize, bf16: bool) -> PyResult<Session> {
         let file = model_file(model)?;
         let load = || {
-            let compiler = compilers::compiler(threads)?;
+            let compiler = compilers::compiler(Setting { threads, bf16 })?;
             let model = file.load(&compiler)?;
             model.prepare()?;
             let signature = ModelSignature::of(&file, &model)?;

@@ -19,16 +19,23 @@ def source_of(model: Any) -> Any:
     return bytes(model) if isinstance(model, (bytearray, memoryview)) else model
 
 
+def rounds(precision: str) -> bool:
+    """Whether products round their operands to bf16."""
+    if precision not in ("f32", "bf16"):
+        raise ValueError(f"precision is `f32` or `bf16`, not `{precision}`")
+    return precision == "bf16"
+
+
 class CompiledModel:
     """A model as a function of arrays.
 
     Called with arrays in the order of :attr:`inputs` or by name, it returns an array, or a tuple of them if there are several outputs.
     """
 
-    def __init__(self, model: Any, threads: int = 0) -> None:
+    def __init__(self, model: Any, threads: int = 0, precision: str = "f32") -> None:
         self._source = source_of(model)
         self._threads = threads
-        self._session = _tensorc.Session(self._source, threads)
+        self._session = _tensorc.Session(self._source, threads, rounds(precision))
         signature = self._session.signature
         self.inputs = [NodeArg(*stated) for stated in signature.inputs]
         self.outputs = [NodeArg(*stated) for stated in signature.outputs]
@@ -91,13 +98,14 @@ class Inspection:
         return f"<pre>{html.escape(self._table)}</pre>{self.svg}"
 
 
-def compile(model: Any, *, threads: int = 0) -> CompiledModel:
+def compile(model: Any, *, threads: int = 0, precision: str = "f32") -> CompiledModel:
     """Compiles a model for this machine and returns it as a function.
 
     ``model`` is a path (ONNX, an MXNet symbol in ``.json``, or text IR in ``.tc``), an ONNX model as bytes, or an object of the package
-    ``onnx``. ``threads`` is the number of threads of a run; 0 stands for all that the process may use.
+    ``onnx``. ``threads`` is the number of threads of a run; 0 stands for all that the process may use. With
+    ``precision="bf16"`` products with constants and attention round their operands to bf16, on processors with AVX-512 BF16.
     """
-    return CompiledModel(model, threads)
+    return CompiledModel(model, threads, precision)
 
 
 def _extents(shapes: Mapping[str, Any] | None) -> dict[str, list[int]]:

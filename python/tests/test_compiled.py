@@ -30,6 +30,23 @@ def test_a_model_is_a_function():
     assert "a: tensor(float)" in repr(subtract)
 
 
+def test_products_of_bf16():
+    with pytest.raises(ValueError, match="f32"):
+        tensorc.compile(DIGITS, precision="f16")
+    options = tensorc.SessionOptions()
+    options.add_session_config_entry("tensorc.precision", "bf16")
+    image = np.random.default_rng(0).random((2, 1, 8, 8), dtype=np.float32)
+    _, exact = tensorc.compile(DIGITS)(image)
+    try:
+        _, rounded = tensorc.compile(DIGITS, precision="bf16")(image)
+    except Exception as error:
+        assert "AVX-512 BF16" in str(error)
+        return
+    assert np.abs(rounded - exact).max() < 0.05 and not np.array_equal(rounded, exact)
+    _, again = tensorc.InferenceSession(DIGITS, options).run(None, {"image": image})
+    assert np.array_equal(again, rounded)
+
+
 def test_several_outputs_are_a_tuple():
     digit, probabilities = tensorc.compile(DIGITS)(np.zeros((2, 1, 8, 8), np.float32))
     assert digit.shape == (2,) and probabilities.shape == (2, 10)

@@ -130,15 +130,49 @@ pub(super) mod avx512 {
     use core::arch::x86_64::*;
 
     use super::super::{LANES, MR, NR};
-    use super::{RoundedPair, RoundedRow, RoundedTile};
+    use super::{PAIR, RoundedPair, RoundedRow, RoundedTile};
     use crate::isa::has_bf16_products;
 
     /// # Safety
     /// As [`super::super::IsaLevel`].
-    #[target_feature(enable = "avx512f")]
     pub unsafe fn rounded_row(r: &RoundedRow) {
+        // SAFETY: passed on from the caller; the instructions exist where they are used.
+        unsafe {
+            match has_bf16_products() && r.step == 1 {
+                true => neighbours(r),
+                false => any_row(r),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`rounded_row`].
+    #[target_feature(enable = "avx512f")]
+    unsafe fn any_row(r: &RoundedRow) {
         // SAFETY: passed on from the caller.
         unsafe { super::row(r) }
+    }
+
+    /// # Safety
+    /// As [`rounded_row`], with AVX-512 BF16 and terms side by side.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn neighbours(r: &RoundedRow) {
+        const TERMS: usize = 2 * LANES;
+        let (scale, whole) = (_mm512_set1_ps(r.scale), r.terms / TERMS * TERMS);
+        // SAFETY: the terms are in the row, and their words in what it becomes.
+        unsafe {
+            for k in (0..whole).step_by(TERMS) {
+                let [low, high] = [0, LANES].map(|at| _mm512_mul_ps(_mm512_loadu_ps(r.from.add(k + at)), scale));
+                let words = core::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+                _mm512_storeu_si512(r.to.add(k / PAIR).cast(), words);
+            }
+            super::row(&RoundedRow {
+                from: r.from.wrapping_add(whole),
+                terms: r.terms - whole,
+                to: r.to.wrapping_add(whole / PAIR),
+                ..*r
+            });
+        }
     }
 
     /// # Safety

@@ -160,9 +160,8 @@ pub(super) mod avx512 {
                     for _ in 0..t.channels {
                         _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
                         ahead = ahead.wrapping_add(LANES);
-                        let filters: [__m512bh; V] = core::array::from_fn(|v| {
-                            core::mem::transmute(_mm512_loadu_si512(w.add(v * LANES).cast()))
-                        });
+                        let filters: [__m512bh; V] =
+                            core::array::from_fn(|v| core::mem::transmute(_mm512_loadu_si512(w.add(v * LANES).cast())));
                         for (r, row) in acc.iter_mut().enumerate() {
                             for (p, pixel) in row.iter_mut().enumerate() {
                                 let word = _mm512_set1_epi32(*x.wrapping_add(r * t.row + p * t.step).cast::<i32>());

@@ -14,7 +14,8 @@ pub fn to_bf16(x: f32) -> f32 {
 #[test]
 fn products_of_rounded_operands() {
     let mut random = Random::new(11);
-    let mut shapes = vec![[1, 1, 1], [12, 32, 64], [13, 33, 65], [25, 31, 7], [40, 64, 2], [3, 5, 0], [0, 4, 3], [4, 0, 3]];
+    let mut shapes =
+        vec![[1, 1, 1], [12, 32, 64], [13, 33, 65], [25, 31, 7], [40, 64, 2], [3, 5, 0], [0, 4, 3], [4, 0, 3]];
     let extents = [1, 2, 3, 5, 8, 11, 12, 13, 17, 31, 32, 33, 64, 100];
     shapes.extend((0..rounds(40)).map(|_| [0; 3].map(|_| random.pick(&extents))));
     // Of several tasks, in rows and in columns, and of several blocks of terms.
@@ -27,8 +28,14 @@ fn products_of_rounded_operands() {
         let (c, c_len) = layout(&mut random, batch, [m, n], true);
         let call = BatchedGemm { batch, m, n, k, a, b, c, b_packed: true, elements: GemmElements::Bf16 };
         let (left, right) = (random.fill(a_len), random.fill(b_len));
-        let packing =
-            Packing::GemmB { k, n, offset: b.offset, row_stride: b.row_stride, col_stride: b.col_stride, rounded: true };
+        let packing = Packing::GemmB {
+            k,
+            n,
+            offset: b.offset,
+            row_stride: b.row_stride,
+            col_stride: b.col_stride,
+            rounded: true,
+        };
         for isa in isa_levels() {
             let what = format!("{isa:?} {m}×{n}×{k}, {batch:?}");
             let weights = packed(isa, &packing, &right);
@@ -42,7 +49,15 @@ fn products_of_rounded_operands() {
                     // SAFETY: the buffers are as long as the layouts reach, and the tasks are within the call's.
                     unsafe {
                         let (operands, memory) = ([left.as_ptr(), weights.as_ptr()], memory.as_mut_ptr().cast());
-                        rounded_run_with(isa, &call, operands, result.as_mut_ptr(), Some(counter.call()), tasks, memory);
+                        rounded_run_with(
+                            isa,
+                            &call,
+                            operands,
+                            result.as_mut_ptr(),
+                            Some(counter.call()),
+                            tasks,
+                            memory,
+                        );
                     }
                 }
                 counter.assert_once(&what);

@@ -23,8 +23,7 @@ use tensorc_ir::extent::advice;
 use crate::manager::{Pass, PassCx};
 
 /// Algorithms of convolutions that add in f32: the sum, and faster ones.
-const ALGORITHMS: [ConvAlgorithm; 3] =
-    [ConvAlgorithm::Direct, ConvAlgorithm::WinogradF2, ConvAlgorithm::WinogradF4];
+const ALGORITHMS: [ConvAlgorithm; 3] = [ConvAlgorithm::Direct, ConvAlgorithm::WinogradF2, ConvAlgorithm::WinogradF4];
 
 /// Lays images out where convolutions are cheapest, as long as no more bytes are moved. Requires a decomposed graph; [`crate::simplify`]
 /// should follow, to compose what views are left.

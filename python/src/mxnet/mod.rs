@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use tensorc_nd::{Error, Runtime, RuntimeOptions};
 
-use crate::{compilers, errors};
+use crate::compilers::{self, Setting};
+use crate::errors;
 
 pub use array::{Array, seed, wait_all};
 pub use autograd::{ModeScope, autograd_mode, backward};
@@ -46,6 +47,6 @@ fn made_runtime() -> Result<Runtime, Error> {
     if let Some(runtime) = &*made {
         return Ok(runtime.clone());
     }
-    let runtime = Runtime::with_compiler(compilers::compiler(0)?, RuntimeOptions::default())?;
+    let runtime = Runtime::with_compiler(compilers::compiler(Setting::default())?, RuntimeOptions::default())?;
     Ok(made.insert(runtime).clone())
 }

@@ -95,11 +95,15 @@ class SessionOptions(_Checked):
     use_per_session_threads: bool = True
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Notes a setting, which decides nothing."""
+        """Notes a setting; `tensorc.precision`, `f32` or `bf16`, is that of products, and others decide nothing."""
         self._note(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
         return self._setting(key)
+
+    def _precision(self) -> str:
+        settings: dict[str, str] = self.__dict__["_settings"]
+        return settings.get("tensorc.precision", "f32")
 
     def _refuse_files(self) -> None:
         """Refuses what would write files that tensorc does not write."""

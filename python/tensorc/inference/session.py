@@ -9,7 +9,7 @@ from typing import Any
 
 from .._tensorc import Session as _Session
 from ..errors import Fail
-from ..compiled import source_of
+from ..compiled import rounds, source_of
 from . import providers as _providers
 from .options import RunOptions, SessionOptions
 from .signature import ModelMetadata, NodeArg
@@ -39,7 +39,8 @@ class InferenceSession:
         self._options._refuse_files()
         self._providers = _providers.chosen(providers, provider_options)
         self._start = time.time_ns()
-        self._session = _Session(source_of(path_or_bytes), max(self._options.intra_op_num_threads, 0))
+        threads = max(self._options.intra_op_num_threads, 0)
+        self._session = _Session(source_of(path_or_bytes), threads, rounds(self._options._precision()))
         # Bound once: a run of a small model takes a microsecond.
         self._run = self._session.run
         signature = self._session.signature

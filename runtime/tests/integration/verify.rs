@@ -250,7 +250,12 @@ fn products_need_one_float_type_and_matching_layouts() {
     assert!(matches!(error, PlanError::Parameters { .. }));
 
     let mut plan = product();
-    let w = weight(&mut plan, "w", &[4, 5], Packing::GemmB { k: 4, n: 5, offset: 0, row_stride: 5, col_stride: 1, rounded: false });
+    let w = weight(
+        &mut plan,
+        "w",
+        &[4, 5],
+        Packing::GemmB { k: 4, n: 5, offset: 0, row_stride: 5, col_stride: 1, rounded: false },
+    );
     let StepOp::Gemm { call, b, .. } = &mut plan.steps[0].op else { unreachable!() };
     (call.b_packed, *b) = (true, w);
     verify(&plan).unwrap();

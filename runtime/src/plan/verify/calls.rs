@@ -278,8 +278,7 @@ impl CheckedStep<'_> {
             return Err(self.parameters("blocks of its result overlap"));
         }
         if call.b_packed {
-            let packed =
-                Packing::GemmB { k: call.k, n: call.n, offset: 0, row_stride: 0, col_stride: 0, rounded };
+            let packed = Packing::GemmB { k: call.k, n: call.n, offset: 0, row_stride: 0, col_stride: 0, rounded };
             return self.check_layout(b, packed);
         }
         self.check_plain(b)?;
