@@ -4,12 +4,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tensorc_runtime::Pool;
+
 /// How long a waiting thread may be passed by others. Handing over at once would let a processor idle while the waiting
 /// thread wakes up, which takes longer than a short run.
 const MOST_PASSED: Duration = Duration::from_millis(1);
 
 pub(crate) struct BoundedPool<T> {
     most: usize,
+    /// What those that wait will start regions in.
+    threads: Arc<Pool>,
     state: Mutex<PoolState<T>>,
 }
 
@@ -29,10 +33,10 @@ struct Waiting {
 struct Room<'p, T>(&'p BoundedPool<T>);
 
 impl<T> BoundedPool<T> {
-    /// A pool of at most so many, one at least.
-    pub fn new(most: usize) -> BoundedPool<T> {
+    /// A pool of at most so many, one at least, whose users start regions in some threads.
+    pub fn new(most: usize, threads: Arc<Pool>) -> BoundedPool<T> {
         let state = PoolState { idle: vec![], taken: 0, waiting: VecDeque::new() };
-        BoundedPool { most: most.max(1), state: Mutex::new(state) }
+        BoundedPool { most: most.max(1), threads, state: Mutex::new(state) }
     }
 
     /// Calls `work` with one that is idle, or with a new one, or waits until there may be one. What a panic left behind is
@@ -57,6 +61,9 @@ impl<T> BoundedPool<T> {
         let mut state = self.lock();
         let may_pass = |state: &PoolState<T>| state.waiting.front().is_none_or(|w| w.since.elapsed() < MOST_PASSED);
         if state.taken == self.most || !may_pass(&state) {
+            // Whoever waits follows at once: regions of others leave it its thread meanwhile, or a worker would wake up for a
+            // few of them between two runs.
+            let _share = self.threads.share();
             let turn = Arc::new(Condvar::new());
             state.waiting.push_back(Waiting { since: Instant::now(), turn: turn.clone() });
             let is_next = |state: &PoolState<T>| state.waiting.front().is_some_and(|w| Arc::ptr_eq(&w.turn, &turn));
@@ -97,9 +104,13 @@ mod tests {
 
     use super::*;
 
+    fn threads() -> Arc<Pool> {
+        Arc::new(Pool::new(1).unwrap())
+    }
+
     #[test]
     fn no_more_than_allowed_are_made_or_used_at_once() {
-        let (pool, made, inside) = (BoundedPool::new(2), AtomicUsize::new(0), AtomicUsize::new(0));
+        let (pool, made, inside) = (BoundedPool::new(2, threads()), AtomicUsize::new(0), AtomicUsize::new(0));
         let one_turn = |pause: Duration| {
             let make = || Ok::<_, ()>(made.fetch_add(1, Ordering::SeqCst));
             pool.with(make, |item| {
@@ -120,7 +131,7 @@ mod tests {
 
     #[test]
     fn who_waits_long_is_not_passed() {
-        let (pool, turns, start) = (BoundedPool::new(1), AtomicUsize::new(0), Barrier::new(3));
+        let (pool, turns, start) = (BoundedPool::new(1, threads()), AtomicUsize::new(0), Barrier::new(3));
         let turn = || {
             pool.with(
                 || Ok::<_, ()>(()),
@@ -143,7 +154,7 @@ mod tests {
 
     #[test]
     fn room_is_given_back_by_errors_and_panics() {
-        let pool = BoundedPool::new(1);
+        let pool = BoundedPool::new(1, threads());
         assert_eq!(pool.with(|| Err::<u8, _>("no memory"), |_| Ok(())), Err("no memory"));
         assert_eq!(pool.with(|| Ok(1), |_| Err::<(), _>("wrong input")), Err("wrong input"));
         let panic = || pool.with(|| Ok::<_, &str>(2), |_| -> Result<(), _> { panic!("a kernel") });

@@ -297,7 +297,7 @@ impl Model {
     /// Of an input that is a sequence `x`, the tensors are `x[0]`, `x[1]`, …; an optional input may be left out. The model is
     /// imported and compiled at the first use of every number of tensors. Outputs that are sequences have such names, too.
     ///
-    /// Threads that call at the same time run side by side, as many as the compiler has threads, and share these; others
+    /// Threads that call at the same time run side by side, one more than the compiler has threads, and share these; others
     /// wait. On a GPU runs follow each other.
     ///
     /// # Errors

@@ -62,7 +62,7 @@ impl Program {
 
     /// Of what is linked already.
     pub(crate) fn of(compiler: &Compiler, executable: Executable, report: Report) -> Program {
-        let contexts = BoundedPool::new(most_runs(compiler));
+        let contexts = BoundedPool::new(most_runs(compiler), compiler.pool().clone());
         Program { compiler: compiler.clone(), executable: Arc::new(executable), report, contexts, turns: None }
     }
 
@@ -137,7 +137,8 @@ impl Program {
     }
 }
 
-/// How many runs of a program are side by side at most: more than there are threads are not faster, and take memory.
+/// How many runs of a program are side by side at most: one more than there are threads, which goes on while the thread of the
+/// next wakes up. More are not faster, and take memory.
 pub(crate) fn most_runs(compiler: &Compiler) -> usize {
-    if compiler.gpu().is_some() { 1 } else { compiler.pool().threads() }
+    if compiler.gpu().is_some() { 1 } else { compiler.pool().threads() + 1 }
 }

@@ -116,7 +116,7 @@ impl PlanAttempts {
 impl OpenModel {
     fn new(compiler: &Compiler, template: Template, shape: PartShape) -> OpenModel {
         let (signature, most) = (Signature::of(&template.graph), most_runs(compiler));
-        let (runs, results) = (BoundedPool::new(most), OutputMemory::new(most));
+        let (runs, results) = (BoundedPool::new(most, compiler.pool().clone()), OutputMemory::new(most));
         OpenModel { template, shape, signature, plans: Mutex::default(), attempts: Mutex::default(), runs, results }
     }
 

@@ -31,14 +31,10 @@ fi
 
 suite() { cargo test --release --workspace "${features[@]}" --test suite -- "$@"; }
 
-# What is compiled without optional parts. Tests have no code for it: where there are optional parts, they are checked
-# with them alone. Examples bring the dependencies of tests along.
+# What is built without any option. Where there are optional parts, everything else is checked with them.
 lints() {
-    local targets=(--all-targets)
-    [ ${#features[@]} = 0 ] || targets=(--lib --bins --examples)
     cargo fmt --check
-    cargo clippy --release --workspace "${targets[@]}" -- -D warnings
-    # What is built without any option: other parts of the workspace turn features on.
+    [ ${#features[@]} != 0 ] || cargo clippy --release --workspace --all-targets -- -D warnings
     cargo clippy --release -- -D warnings
 }
 

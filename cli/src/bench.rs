@@ -58,6 +58,9 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
     let compile = loaded + start.elapsed();
     super::progress::clear();
     warn(&compiler);
+    if args.profile && session.has_parts() {
+        return Err("--profile: shapes of the model depend on values, so it runs in parts; `tensorc report` has the times of their steps".into());
+    }
     super::progress::phase(&format!("run {} times", args.repeat));
     let start = Instant::now();
     let outputs = session.run(&ordered)?;

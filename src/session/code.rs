@@ -92,7 +92,7 @@ impl SessionCode {
     pub fn linked(program: Program, signature: Signature) -> SessionCode {
         let Signature { outputs, positions } = signature;
         let (plan, most) = (program.plan(), most_runs(program.compiler()));
-        let (runs, results) = (BoundedPool::new(most), OutputMemory::new(most));
+        let (runs, results) = (BoundedPool::new(most, program.compiler().pool().clone()), OutputMemory::new(most));
         let buffers = plan.states.iter().map(|id| plan.buffer(*id));
         let types = buffers.map(|b| DenseType::new(b.dtype, &b.dims)).collect();
         SessionCode { program, outputs, states: StateInputs { positions, types }, runs, results }
