@@ -18,7 +18,7 @@ pub fn bind(graph: &mut Graph, given: &BTreeMap<String, Vec<u64>>) -> Result<(),
     for (name, extents) in given {
         if let Some(node) = graph.inputs().iter().copied().find(|n| *graph.node(*n).name == **name) {
             let dtype = graph.node(node).types[0].dtype.unwrap_or(DType::F32);
-            bind_named(graph, &[(name, DenseType::new(dtype, extents))])?;
+            bind_named(graph, &[(name, DenseType::new(dtype, extents))]).map_err(Error::Binding)?;
             continue;
         }
         let dim = open_dims(graph).into_iter().find(|(_, n)| **n == **name).map(|(id, _)| id);

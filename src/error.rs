@@ -92,6 +92,9 @@ pub enum Error {
     /// An extent is asked for that an input or dimension cannot have.
     #[error("{0}")]
     Shape(String),
+    /// An input does not have the type that the model states of it.
+    #[error("{0}")]
+    Binding(Diagnostic),
     /// An input that no memory holds.
     #[error("input `{name}`: there is no memory for {dims:?} of {dtype}")]
     InputSize { name: String, dims: Vec<u64>, dtype: tensorc_abi::DType },

@@ -53,6 +53,7 @@ impl Error {
             Error::Read { source, .. } | Error::Write { source, .. } => of_file(source),
             Error::Onnx { source, .. } => of_onnx(source),
             Error::Diagnostic(diagnostic) => of_diagnostic(diagnostic),
+            Error::Binding(_) => ErrorKind::Shape,
             Error::Symbol(source) => of_symbol(source),
             Error::SymbolFile { source, .. } => of_symbol(source),
             Error::Params(source) | Error::ParamsFile { source, .. } => of_parameters(source),

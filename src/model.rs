@@ -177,7 +177,7 @@ impl Model {
                 let expected = self.inputs().into_iter().map(|(n, _)| n).collect::<Vec<_>>().join(", ");
                 return Err(Error::UnknownInput { name: (*name).to_owned(), expected });
             };
-            tensorc_passes::infer::bind_named(&mut graph, &[(*name, tensor.0.ty.clone())])?;
+            tensorc_passes::infer::bind_named(&mut graph, &[(*name, tensor.0.ty.clone())]).map_err(Error::Binding)?;
             let constant = graph.add_const(*name, tensor.0.clone());
             graph.replace_uses(Value { node, port: 0 }, constant);
             graph.remove_input(node);

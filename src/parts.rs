@@ -94,7 +94,7 @@ impl Parts {
     /// The types contradict the graph, or it cannot be imported for them.
     pub fn graph_for(&self, compiler: &Compiler, types: &[DenseType]) -> Result<Graph, Error> {
         let mut graph = self.graph().clone();
-        bind(&mut graph, types)?;
+        bind(&mut graph, types).map_err(Error::Binding)?;
         match &self.source.import {
             Some(import) => import(compiler, &graph),
             None => Ok(graph),

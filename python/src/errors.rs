@@ -55,7 +55,7 @@ fn class_of(error: &Error) -> Class {
     match error {
         Error::Read { source, .. } if source.kind() == ErrorKind::NotFound => Class::NoSuchFile,
         Error::Onnx { source, .. } => class_of_import(source),
-        Error::Diagnostic(diagnostic) => class_of_diagnostic(diagnostic),
+        Error::Diagnostic(diagnostic) | Error::Binding(diagnostic) => class_of_diagnostic(diagnostic),
         Error::MissingInput { .. }
         | Error::UnknownInput { .. }
         | Error::UnknownOutput { .. }
@@ -104,7 +104,7 @@ fn class_of_diagnostic(diagnostic: &Diagnostic) -> Class {
 
 fn node_of(error: &Error) -> Option<&str> {
     match error {
-        Error::Diagnostic(diagnostic) => diagnostic.node.as_deref(),
+        Error::Diagnostic(diagnostic) | Error::Binding(diagnostic) => diagnostic.node.as_deref(),
         Error::Onnx { source, .. } => match &**source {
             OnnxError::Invalid(diagnostic) => diagnostic.node.as_deref(),
             OnnxError::Attribute { node, .. } => Some(node),

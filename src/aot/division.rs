@@ -98,7 +98,11 @@ impl<'a> PartRequest<'a> {
     /// # Errors
     /// The model does not take them.
     pub fn typed(&self, types: &[DenseType]) -> Result<(Graph, PartShape), Error> {
-        let mut graph = self.model.graph_for(&types[..self.model.graph().inputs().len()])?;
+        let inputs = &types[..self.model.graph().inputs().len()];
+        let mut graph = self.model.graph_for(inputs).map_err(|error| match error {
+            Error::Binding(diagnostic) => Error::Diagnostic(diagnostic),
+            error => error,
+        })?;
         let facts = match self.is_first() {
             true => Facts::of_inputs(&graph, types),
             false => self.facts(types),
