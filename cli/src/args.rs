@@ -49,7 +49,7 @@ pub struct CompileArgs {
     pub precision: ProductPrecision,
     /// Node whose products stay in f32 with `--precision bf16`; may be repeated
     #[arg(long, value_name = "NODE")]
-    keep: Vec<String>,
+    keep_f32: Vec<String>,
     /// Clamp indices that are out of range, and give 0 for integers divided by 0, instead of failing
     #[arg(long)]
     clamp_indices: bool,
@@ -147,10 +147,10 @@ impl CompileArgs {
     /// What `--precision` and `--keep` say.
     fn product_precision(&self) -> Result<Precision, Usage> {
         match self.precision {
-            ProductPrecision::F32 if !self.keep.is_empty() => Err(Usage("--keep: only with --precision bf16".into())),
+            ProductPrecision::F32 if !self.keep_f32.is_empty() => Err(Usage("--keep-f32: only with --precision bf16".into())),
             ProductPrecision::F32 => Ok(Precision::Full),
             ProductPrecision::Bf16 if self.exact => Err(Usage("--precision bf16: not with --exact".into())),
-            ProductPrecision::Bf16 => Ok(Precision::Bf16 { keep: Arc::new(self.keep.iter().cloned().collect()) }),
+            ProductPrecision::Bf16 => Ok(Precision::Bf16 { keep: Arc::new(self.keep_f32.iter().cloned().collect()) }),
         }
     }
 
@@ -170,8 +170,8 @@ impl CompileArgs {
 
     /// A compiler for exact values, if these options allow less ([`tensorc::report`]).
     pub fn exact_reference(&self) -> Result<Option<Compiler>, CliFailure> {
-        let (precision, keep) = (ProductPrecision::F32, vec![]);
-        let exact = CompileArgs { exact: true, fast_math: false, tf32: false, precision, keep, ..self.clone() };
+        let (precision, keep_f32) = (ProductPrecision::F32, vec![]);
+        let exact = CompileArgs { exact: true, fast_math: false, tf32: false, precision, keep_f32, ..self.clone() };
         self.is_approximate().then(|| exact.compiler()).transpose()
     }
 }
