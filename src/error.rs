@@ -12,6 +12,7 @@ use tensorc_runtime::plan::{LoadError, RunError};
 use tensorc_runtime::{AllocError, Device, PoolError, WeightError};
 
 use crate::aot::link::LinkError;
+use crate::quantize::QuantizeError;
 
 /// Why a model could not be loaded, compiled or run.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +102,9 @@ pub enum Error {
     /// Models of which nothing can be compared.
     #[error("{0}")]
     Compare(String),
+    /// A model that cannot be quantised as asked.
+    #[error(transparent)]
+    Quantize(#[from] QuantizeError),
     /// A model whose shapes depend on values is asked for its plan.
     #[error("model `{model}`: shapes in it depend on values, so it has no single plan; run it with `Model::run`")]
     Parts { model: String },

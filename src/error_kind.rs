@@ -9,6 +9,7 @@ use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_runtime::plan::RunError;
 
 use crate::error::Error;
+use crate::quantize::QuantizeError;
 
 /// What sort of mistake an [`Error`] is: what a user can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +68,7 @@ impl Error {
             | Error::TensorSize { .. }
             | Error::TensorType { .. } => ErrorKind::Input,
             Error::Shape(_) => ErrorKind::Shape,
+            Error::Quantize(error) => of_quantisation(error),
             Error::Run(run) => of_run(run),
             Error::Memory(_) | Error::InputSize { .. } => ErrorKind::Memory,
             Error::Constants(_) => ErrorKind::File,
@@ -136,6 +138,17 @@ fn of_diagnostic(diagnostic: &Diagnostic) -> ErrorKind {
             ErrorKind::Model
         }
         DiagnosticCode::Pipeline | DiagnosticCode::Extern => ErrorKind::Other,
+    }
+}
+
+fn of_quantisation(error: &QuantizeError) -> ErrorKind {
+    match error {
+        QuantizeError::NotOnnx { .. } | QuantizeError::Opset { .. } | QuantizeError::Nothing { .. } => {
+            ErrorKind::Unsupported
+        }
+        QuantizeError::InputNotFinite { .. } | QuantizeError::ValueNotFinite { .. } => ErrorKind::Value,
+        QuantizeError::Batch { .. } => ErrorKind::Shape,
+        _ => ErrorKind::Other,
     }
 }
 

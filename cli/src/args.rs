@@ -144,7 +144,7 @@ impl CompileArgs {
         Ok(Compiler::new(options)?)
     }
 
-    /// What `--precision` and `--keep` say.
+    /// What `--precision` and `--keep-f32` say.
     fn product_precision(&self) -> Result<Precision, Usage> {
         match self.precision {
             ProductPrecision::F32 if !self.keep_f32.is_empty() => Err(Usage("--keep-f32: only with --precision bf16".into())),

@@ -44,20 +44,39 @@ const GROUPS: [(&str, &[CommandHelp]); 5] = [
     ),
     (
         "Compile",
-        &[command(
-            "compile",
-            &[
-                ("tensorc compile model.onnx -o model --emit=exe", "a program that reads .npy files"),
-                (
-                    "tensorc compile model.onnx -o model --emit=static-lib --shape batch=1..8 --weights=embed",
-                    "a library with a C header, for batches of 1 to 8",
-                ),
-                (
-                    "tensorc compile model.onnx -o model --emit=obj --target=x86_64-v3",
-                    "an object for processors with AVX2",
-                ),
-            ],
-        )],
+        &[
+            command(
+                "compile",
+                &[
+                    ("tensorc compile model.onnx -o model --emit=exe", "a program that reads .npy files"),
+                    (
+                        "tensorc compile model.onnx -o model --emit=static-lib --shape batch=1..8 --weights=embed",
+                        "a library with a C header, for batches of 1 to 8",
+                    ),
+                    (
+                        "tensorc compile model.onnx -o model --emit=obj --target=x86_64-v3",
+                        "an object for processors with AVX2",
+                    ),
+                ],
+            ),
+            command(
+                "quantize",
+                &[
+                    (
+                        "tensorc quantize model.onnx --calibrate images -o int8.onnx",
+                        "activations and weights as bytes, with scales from the files in images",
+                    ),
+                    (
+                        "tensorc quantize model.onnx --calibrate in.npz -o int8.onnx --method entropy --keep /head/Conv",
+                        "ranges of least divergence; one node stays in f32",
+                    ),
+                    (
+                        "tensorc quantize model.onnx --calibrate in.npz -o int4.onnx --mode weights --bits 4",
+                        "weights alone, with 4 bits",
+                    ),
+                ],
+            ),
+        ],
     ),
     (
         "Look",

@@ -29,6 +29,7 @@ mod operators;
 mod opt;
 mod output;
 mod progress;
+mod quantize;
 #[cfg(feature = "images")]
 mod records;
 mod report;
@@ -60,6 +61,8 @@ enum CliCommand {
     Compile(compile::AheadArgs),
     /// Measure compile time and latency
     Bench(bench::BenchArgs),
+    /// Make a float ONNX model a quantised one, and say what that loses
+    Quantize(quantize::QuantizeArgs),
     /// Run passes over a model or text file and print the IR
     Opt(opt::OptArgs),
     /// Show a model's signature, operators, cost and planned memory, or the contents of a compiled artifact
@@ -97,6 +100,7 @@ pub fn main() -> ExitCode {
         CliCommand::Run(args) => run::run(args),
         CliCommand::Bench(args) => bench::run(args),
         CliCommand::Compile(args) => compile::run(args),
+        CliCommand::Quantize(args) => quantize::run(args),
         CliCommand::Opt(args) => opt::run(args),
         CliCommand::Inspect(args) => inspect::run(args),
         CliCommand::Report(args) => report::run(args),

@@ -11,6 +11,7 @@
 
 #![warn(missing_docs)]
 
+pub mod file;
 pub mod mxnet;
 pub mod onnx;
 mod read;

@@ -45,6 +45,7 @@ mod positional;
 mod products;
 mod profiler;
 mod ptx;
+mod quantize;
 mod random;
 mod reports;
 mod run_into;

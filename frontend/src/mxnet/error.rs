@@ -5,8 +5,8 @@ use std::fmt;
 use tensorc_abi::DType;
 use thiserror::Error;
 
-use super::file::FileError;
 use super::params::version::ArrayVersion;
+use crate::file::FileError;
 
 /// Why an NDArray list could not be read or written.
 #[derive(Debug, Error)]

@@ -182,6 +182,9 @@ pub enum NotOnnx {
     /// The bytes are no protocol buffer of a model.
     #[error("broken or truncated protobuf: {0}")]
     Decode(#[from] prost::DecodeError),
+    /// The bytes are no fields of a message, or there are two graphs.
+    #[error("broken or truncated protobuf: its fields cannot be told apart")]
+    Fields,
     /// The field `ir_version` is missing.
     #[error("it has no IR version")]
     NoIrVersion,

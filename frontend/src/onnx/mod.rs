@@ -6,6 +6,8 @@
 //! Branches are taken ([`control`]), loops written out ([`unroll`]), or both stay in the graph ([`flow`]) or are run by the host
 //! ([`hosted`]); sequences and optional values are known by their elements ([`lists`]).
 //!
+//! Models are also changed and written again ([`edit`]).
+//!
 //! Nothing in a file is trusted: whatever its bytes, the result is a graph or a typed error, in memory that is bounded by the
 //! size of the file ([`limits`]).
 
@@ -17,6 +19,7 @@ mod check;
 mod contrib;
 mod control;
 mod declared;
+pub mod edit;
 pub mod error;
 pub mod files;
 mod flex_attention;

@@ -23,6 +23,26 @@ pub fn read_tensor(proto: &TensorProto, site: TensorSite, files: &mut ModelFiles
     read(proto, files).map_err(|problem| OnnxError::Tensor { tensor: site.into(), problem })
 }
 
+/// The tensor with its data inside, if that is in another file.
+///
+/// # Errors
+/// As [`read_tensor`].
+pub fn embedded(proto: &TensorProto, site: TensorSite, files: &mut ModelFiles) -> Result<TensorProto, OnnxError> {
+    let embed = |files: &mut ModelFiles| {
+        check(proto)?;
+        if !is_external(proto)? {
+            return Ok(proto.clone());
+        }
+        let dtype = element_type(proto.data_type.unwrap_or(0))?;
+        let (_, _, bytes) = extent(&proto.dims, dtype.size())?;
+        let content = files.external(&proto.external_data, below_byte::bytes(dtype, bytes))?;
+        let raw_data = Some(content.bytes().clone());
+        content.check()?;
+        Ok(TensorProto { raw_data, external_data: vec![], data_location: None, ..proto.clone() })
+    };
+    embed(files).map_err(|problem: TensorProblem| OnnxError::Tensor { tensor: site.into(), problem })
+}
+
 /// Decodes a file that holds one `TensorProto`, as the ONNX test cases store inputs and outputs.
 ///
 /// # Errors

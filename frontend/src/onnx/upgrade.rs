@@ -44,6 +44,14 @@ pub struct Upgraded {
 /// # Errors
 /// The reason why the old form has no equivalent.
 pub fn upgrade(node: NodeProto, opset: i64, facts: &mut dyn ValueFacts) -> Result<Upgraded, String> {
+    upgrade_to(node, opset, ALWAYS, facts)
+}
+
+/// Applies the rules for versions up to one, and those for forms that no version defines any more.
+///
+/// # Errors
+/// As [`upgrade`].
+pub fn upgrade_to(node: NodeProto, opset: i64, to: i64, facts: &mut dyn ValueFacts) -> Result<Upgraded, String> {
     let mut r = Rewrite { node, before: vec![], after: vec![], constants: vec![], rewritten: false, facts };
     let domain = canonical_domain(r.node.domain()).to_owned();
     if domain == OnnxName::STANDARD && opset < 7 {
@@ -51,7 +59,8 @@ pub fn upgrade(node: NodeProto, opset: i64, facts: &mut dyn ValueFacts) -> Resul
         r.take("consumed_inputs");
     }
     for rule in RULES {
-        if rule.domain == domain && opset < rule.before && rule.ops.contains(&r.node.op_type()) {
+        let applies = opset < rule.before && (rule.before <= to || rule.before == ALWAYS);
+        if rule.domain == domain && applies && rule.ops.contains(&r.node.op_type()) {
             rule.fix.apply(&mut r)?;
         }
     }

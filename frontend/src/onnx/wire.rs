@@ -236,14 +236,14 @@ impl Schema {
     }
 }
 
-enum WireValue<'a> {
+pub(super) enum WireValue<'a> {
     Number,
     Bytes(&'a [u8]),
     Group,
 }
 
 /// The number and value of the next field; `None` at the end, or if there is no field.
-fn next_field<'a>(rest: &mut &'a [u8]) -> Option<(u32, WireValue<'a>)> {
+pub(super) fn next_field<'a>(rest: &mut &'a [u8]) -> Option<(u32, WireValue<'a>)> {
     let key = varint(rest)?;
     let value = match key & 7 {
         0 => varint(rest).map(|_| WireValue::Number)?,

@@ -6,6 +6,7 @@ mod cve;
 mod mxnet_params;
 mod onnx_check;
 mod onnx_damage;
+mod onnx_edit;
 mod onnx_external;
 mod onnx_functions;
 mod onnx_import;

@@ -22,7 +22,7 @@ pub use write::write;
 pub(crate) use write::write_to;
 
 use super::error::{ArrayProblem, ParamsError, Site};
-use super::file::{FileError, replace_file};
+use crate::file::{FileError, replace_file};
 
 /// First word of a list.
 const LIST_MAGIC: u64 = 0x112;

@@ -12,8 +12,8 @@ use tensorc_ir::op::Registry;
 use super::Symbol;
 use super::error::SymbolError;
 use super::operator::operators;
+use crate::file::replace_file;
 use crate::mxnet::FileError;
-use crate::mxnet::file::replace_file;
 
 /// The version of MXNet whose form is written, 1.9.1.
 const VERSION: u32 = 10901;

@@ -24,7 +24,7 @@ pub struct FileError {
 /// # Errors
 /// The error of `fill`, or any step on the way; the temporary file is then removed. Nothing but a
 /// regular file is replaced.
-pub(crate) fn replace_file<E: From<FileError>>(
+pub fn replace_file<E: From<FileError>>(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> Result<(), E>,
 ) -> Result<(), E> {
