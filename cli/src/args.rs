@@ -147,7 +147,9 @@ impl CompileArgs {
     /// What `--precision` and `--keep-f32` say.
     fn product_precision(&self) -> Result<Precision, Usage> {
         match self.precision {
-            ProductPrecision::F32 if !self.keep_f32.is_empty() => Err(Usage("--keep-f32: only with --precision bf16".into())),
+            ProductPrecision::F32 if !self.keep_f32.is_empty() => {
+                Err(Usage("--keep-f32: only with --precision bf16".into()))
+            }
             ProductPrecision::F32 => Ok(Precision::Full),
             ProductPrecision::Bf16 if self.exact => Err(Usage("--precision bf16: not with --exact".into())),
             ProductPrecision::Bf16 => Ok(Precision::Bf16 { keep: Arc::new(self.keep_f32.iter().cloned().collect()) }),

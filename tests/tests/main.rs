@@ -42,6 +42,7 @@ mod operators;
 mod page;
 mod parts;
 mod positional;
+mod precision;
 mod products;
 mod profiler;
 mod ptx;
