@@ -143,9 +143,7 @@ fn of_diagnostic(diagnostic: &Diagnostic) -> ErrorKind {
 
 fn of_quantisation(error: &QuantizeError) -> ErrorKind {
     match error {
-        QuantizeError::NotOnnx { .. } | QuantizeError::Opset { .. } | QuantizeError::Nothing { .. } => {
-            ErrorKind::Unsupported
-        }
+        QuantizeError::NotOnnx { .. } | QuantizeError::Opset { .. } => ErrorKind::Unsupported,
         QuantizeError::InputNotFinite { .. } | QuantizeError::ValueNotFinite { .. } => ErrorKind::Value,
         QuantizeError::Batch { .. } => ErrorKind::Shape,
         _ => ErrorKind::Other,
