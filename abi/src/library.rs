@@ -2,6 +2,7 @@
 //!
 //! All strides and offsets count elements of the operand's type, not bytes.
 
+use crate::blocked::BlockedWeights;
 use crate::conv::{ConvAlgorithm, ConvPass};
 use crate::dtype::DType;
 use crate::number::Number;
@@ -64,11 +65,14 @@ pub enum GemmElements {
     U8I8,
     /// A is of i8, B of u8 and C of i32.
     I8U8,
+    /// A and C are f32. B is one matrix shared by all batches whose numbers have a few bits, in the packed form, in bytes;
+    /// `b` is ignored. For the order of sums see [`BatchedGemm`].
+    Blocked(BlockedWeights),
 }
 
 impl GemmElements {
-    /// Every kind, in the order of its number in words.
-    pub const ALL: [GemmElements; 4] = [GemmElements::F32, GemmElements::F64, GemmElements::U8I8, GemmElements::I8U8];
+    /// Every kind without parameters, in the order of its number in words.
+    pub const PLAIN: [GemmElements; 4] = [GemmElements::F32, GemmElements::F64, GemmElements::U8I8, GemmElements::I8U8];
 
     /// Types of A, B and C.
     pub const fn types(self) -> [DType; 3] {
@@ -77,6 +81,7 @@ impl GemmElements {
             GemmElements::F64 => [DType::F64; 3],
             GemmElements::U8I8 => [DType::U8, DType::I8, DType::I32],
             GemmElements::I8U8 => [DType::I8, DType::U8, DType::I32],
+            GemmElements::Blocked(_) => [DType::F32, DType::U8, DType::F32],
         }
     }
 }

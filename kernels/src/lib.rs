@@ -44,6 +44,7 @@ mod isa;
 mod isa_levels;
 mod math64;
 mod prologue;
+mod quantised;
 mod soft_libcalls;
 pub mod vmath;
 mod weights;
@@ -61,6 +62,7 @@ pub use gemm::{gemm_affinity, gemm_run, gemm_run_with, gemm_scratch, gemm_tasks}
 pub use integer::{integer_run, integer_run_with, integer_scratch, integer_tasks};
 pub use isa::{Isa, isa};
 pub use prologue::{LeftOperand, PrologueCall, affinity_grain};
+pub use quantised::{quantised_run, quantised_run_with, quantised_scratch, quantised_tasks};
 pub use weights::{pack, pack_part, pack_source, pack_units, packed_len};
 
 /// Address of the function called `name` for generated code to call: of [`math64`], [`soft_libcalls`] or [`vmath`].

@@ -24,6 +24,7 @@ mod narrow_pack;
 mod neon;
 mod portable;
 mod portable_blocked;
+mod quantised;
 mod staged;
 mod vector;
 mod winograd;
@@ -33,6 +34,7 @@ use crate::isa::Isa;
 pub(crate) use attention::{Dots, Scores};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 pub(crate) use integer::{GROUP_BYTES, INTEGER_COLS, IntegerPanel, IntegerTile, TERMS};
+pub(crate) use quantised::{CODED_ROWS, CodedPanel, CodedRows, Decoded};
 
 /// Most rows of one packed panel of the left operand.
 pub(crate) const MR: usize = 12;
@@ -391,6 +393,10 @@ kernels! {
         integer::avx512::integer_tile, integer::avx2::integer_tile, integer::portable::integer_tile, integer::portable::integer_tile;
     integer_panel(IntegerPanel) =
         integer::avx2::integer_panel, integer::avx2::integer_panel, integer::portable::integer_panel, integer::portable::integer_panel;
+    coded_rows(CodedRows) =
+        quantised::avx512::coded_rows, quantised::avx2::coded_rows, quantised::neon::coded_rows, quantised::portable::coded_rows;
+    decoded_columns(Decoded) =
+        quantised::avx512::decoded_columns, quantised::avx2::decoded_columns, quantised::neon::decoded_columns, quantised::portable::decoded_columns;
     skinny(Skinny) = avx512::skinny, avx2::skinny, neon::skinny, portable::skinny;
     panel(Panel) = avx512_data::panel, avx2::panel, neon::panel, portable::panel;
     fetch(InputWindow<'_>) = avx512_data::fetch, avx2::fetch, portable::fetch, portable::fetch;

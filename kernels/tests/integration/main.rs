@@ -10,5 +10,6 @@ mod find;
 mod gemm;
 mod generate;
 mod integer;
+mod quantised;
 mod support;
 mod vmath;
