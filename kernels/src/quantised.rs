@@ -14,7 +14,7 @@ use crate::isa::{Isa, isa};
 use crate::isa_levels::{Ahead, CODED_ROWS, CodedPanel, CodedRows, Decoded, IsaLevel, MR, NR, Panel, Tile};
 
 /// Most rows that are multiplied with weights unpacked in registers.
-const FEW_ROWS: usize = 2 * CODED_ROWS;
+const FEW_ROWS: usize = 3 * CODED_ROWS;
 /// Bytes of weights that are worth a task of few rows.
 const STREAM_BYTES: usize = 128 * 1024;
 /// Most tasks of few rows.
@@ -94,9 +94,14 @@ impl QuantisedTasks {
         self.depth.longest() * self.form.chunk()
     }
 
+    /// Rows that are multiplied together, in whole groups but for one row alone.
+    fn groups_of_rows(&self) -> usize {
+        if self.m == 1 { 1 } else { self.m.next_multiple_of(CODED_ROWS) }
+    }
+
     /// Elements of scratch: copied rows of A; or columns as they are unpacked, and as a panel of them.
     fn elements(&self) -> usize {
-        if self.few { self.m.next_multiple_of(CODED_ROWS) * self.padded() } else { 2 * NR * self.block_terms() }
+        if self.few { self.groups_of_rows() * self.padded() } else { 2 * NR * self.block_terms() }
     }
 }
 
@@ -204,9 +209,8 @@ struct QuantisedProduct<'a> {
 impl QuantisedProduct<'_> {
     /// Whether a row is read where it lies: it ends with a chunk, and stands alone or in groups of [`CODED_ROWS`].
     fn reads_in_place(&self) -> bool {
-        let QuantisedTasks { m, k, .. } = *self.schedule;
-        let whole = m == 1 || m.is_multiple_of(CODED_ROWS);
-        self.call.a.col_stride == 1 && k == self.schedule.padded() && whole
+        let whole = self.schedule.groups_of_rows() == self.schedule.m;
+        self.call.a.col_stride == 1 && self.schedule.k == self.schedule.padded() && whole
     }
 
     /// The panel of weights of the columns from `column` on.
@@ -229,7 +233,7 @@ impl QuantisedProduct<'_> {
         let QuantisedTasks { m, k, .. } = *self.schedule;
         let padded = self.schedule.padded();
         let [row, step] = [self.call.a.row_stride, self.call.a.col_stride].map(|stride| stride as isize);
-        for i in 0..m.next_multiple_of(CODED_ROWS) {
+        for i in 0..self.schedule.groups_of_rows() {
             // SAFETY: by the caller's contract; the rows below m and terms below k are inside A.
             unsafe {
                 let to = core::slice::from_raw_parts_mut(self.scratch.add(i * padded), padded);

@@ -4,7 +4,8 @@
 use tensorc::abi::{DType, GemmElements, StepOp};
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::interp::eval_graph;
-use tensorc::ir::op::{Params, Registry};
+use tensorc::ir::op::Registry;
+use tensorc::ir::params::Params;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DenseType, TensorData};
 use tensorc::runtime::Pool;

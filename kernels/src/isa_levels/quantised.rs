@@ -107,6 +107,12 @@ unsafe fn sums<X: Codes, const M: usize, const R: usize>(
                 X::fetch(codes.wrapping_add(j * CHUNK + AHEAD).cast());
             }
             X::fetch(scales.wrapping_byte_add(AHEAD / CHUNK * groups * size_of::<f32>()));
+            let mut points = [0.0f32; COLUMNS * LANES];
+            if has_zeros {
+                for (i, point) in points[..R * groups].iter_mut().enumerate() {
+                    *point = f32::from(*zeros.add(i));
+                }
+            }
             for group in 0..groups {
                 for first in (group * vectors..(group + 1) * vectors).step_by(CHAIN) {
                     let mut parts = [[X::splat(0.0); R]; M];
@@ -116,7 +122,7 @@ unsafe fn sums<X: Codes, const M: usize, const R: usize>(
                         for j in 0..R {
                             let mut weight = X::values(bits, dwords[j], v * bits, table);
                             if has_zeros {
-                                weight = weight.sub(X::splat(f32::from(*zeros.add(j * groups + group))));
+                                weight = weight.sub(X::splat(points[j * groups + group]));
                             }
                             for i in 0..M {
                                 parts[i][j] = weight.mul_add(left[i], parts[i][j]);
@@ -247,11 +253,11 @@ macro_rules! level {
     };
 }
 
-/// Code for each shape.
+/// Code for each shape of 4 and 8 bits.
 #[cfg(target_arch = "x86_64")]
 macro_rules! each_shape {
     ($shape:ident, $f:ident($t:ident)) => {
-        each_shape!($shape, $f($t): 2 1, 2 2, 2 4, 2 8, 2 16, 4 1, 4 2, 4 4, 4 8, 8 1, 8 2, 8 4)
+        each_shape!($shape, $f($t): 4 1, 4 2, 4 4, 4 8, 8 1, 8 2, 8 4)
     };
     ($shape:ident, $f:ident($t:ident): $($bits:literal $groups:literal),*) => {
         match ($shape.bits, $shape.groups) {

@@ -15,7 +15,7 @@ use tensorc_ir::scalar::{Scalar, ScalarFn, ScalarId, ScalarNode, ScalarOp};
 use tensorc_ir::{DenseType, TensorData};
 
 use crate::manager::PassCx;
-use source::{Codes, Flat, Place};
+use source::{Codes, Flat, Place, number};
 
 /// Fewest elements of weights that stay packed: those of smaller ones cost little as f32.
 const MIN_ELEMENTS: u64 = 1 << 14;
@@ -95,7 +95,7 @@ impl Weights {
         })
     }
 
-    /// The weights with blocks along an axis.
+    /// The weights with several blocks along an axis.
     fn along(
         result: Value,
         terms: usize,
@@ -106,7 +106,7 @@ impl Weights {
         let (n, k) = (dims[1 - terms], dims[terms]);
         let codes = centred.codes.1.strides()?;
         let blocks = |flat: &Flat, block: u64, padded: u64| flat.blocks([1 - terms, terms], [n, k], block, padded);
-        let (block, strides) = (MIN_BLOCK.ilog2()..=k.next_power_of_two().ilog2()).find_map(|log2| {
+        let (block, strides) = (MIN_BLOCK.ilog2()..k.next_power_of_two().ilog2()).find_map(|log2| {
             let block = 1u64 << log2;
             Some((block, blocks(&scales.1, block, k.div_ceil(block))?))
         })?;
@@ -206,15 +206,22 @@ impl Centred {
             place.codes(graph, v)
         };
         match args[..] {
-            [steps, zeros] if binary(f, ScalarOp::Sub) == Some([0, 1]) => {
-                let (codes, zeros) = (codes(steps)?, codes(zeros)?);
-                (codes.0.dtype() == zeros.0.dtype()).then_some(Centred { codes, zeros: Some(zeros), zero: 0.0 })
+            [a, b] => {
+                let subtracts = binary(f, ScalarOp::Sub) == Some([0, 1]);
+                let (steps, zero) = match (number(graph, a), number(graph, b)) {
+                    (None, Some(zero)) if subtracts => (a, zero),
+                    (None, Some(less)) if binary(f, ScalarOp::Add).is_some() => (a, -less),
+                    (Some(less), None) if binary(f, ScalarOp::Add).is_some() => (b, -less),
+                    (None, None) if subtracts => {
+                        let (codes, zeros) = (codes(a)?, codes(b)?);
+                        let alike = codes.0.dtype() == zeros.0.dtype();
+                        return alike.then_some(Centred { codes, zeros: Some(zeros), zero: 0.0 });
+                    }
+                    _ => return None,
+                };
+                Some(Centred { codes: codes(steps)?, zeros: None, zero })
             }
-            [steps] => match less(f) {
-                Some(zero) => Some(Centred { codes: codes(steps)?, zeros: None, zero }),
-                None => Some(Centred { codes: place.codes(graph, value)?, zeros: None, zero: 0.0 }),
-            },
-            _ => None,
+            _ => Some(Centred { codes: place.codes(graph, value)?, zeros: None, zero: 0.0 }),
         }
     }
 }
@@ -230,21 +237,6 @@ fn binary(f: &ScalarFn, op: ScalarOp) -> Option<[u32; 2]> {
             }
             _ => None,
         },
-        _ => None,
-    }
-}
-
-/// The number that a function of one f32 subtracts.
-fn less(f: &ScalarFn) -> Option<f64> {
-    let number = |id: ScalarId| if let ScalarNode::Const(c) = f.nodes[id.0 as usize] { Some(c.as_f64()) } else { None };
-    let is_input = |id: ScalarId| matches!(f.nodes[id.0 as usize], ScalarNode::Input(0));
-    let ([DType::F32], [out]) = (&f.inputs[..], &f.outputs[..]) else { return None };
-    let ScalarNode::Op(op, args) = &f.nodes[out.0 as usize] else { return None };
-    let [a, b] = args[..] else { return None };
-    match op {
-        ScalarOp::Sub if is_input(a) => number(b),
-        ScalarOp::Add if is_input(a) => number(b).map(|x| -x),
-        ScalarOp::Add if is_input(b) => number(a).map(|x| -x),
         _ => None,
     }
 }

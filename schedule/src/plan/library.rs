@@ -18,6 +18,11 @@ use crate::layout::Layouts;
 use crate::recipe::{Library, contraction, split_final_view};
 use crate::recognise::attention::Attended;
 
+/// Whether a step reads weights in the form of blocked ones, of which its cluster knows the values alone.
+pub(super) fn reads_blocked(op: &StepOp<Extent>) -> bool {
+    matches!(op, StepOp::Gemm { call, .. } if matches!(call.elements, GemmElements::Blocked(_)))
+}
+
 /// Whether a constant is the right operand of a product in the form of blocked weights: all of the matrix, whose rows are
 /// the columns of the product.
 fn takes_blocked(call: &BatchedGemm<Extent>, data: &TensorData) -> bool {

@@ -422,6 +422,7 @@ impl<'a> Lowering<'a, '_> {
         }
         if let [step] = &mut self.out.plan.steps[before..]
             && !step.bytes.is_open()
+            && !library::reads_blocked(&step.op)
         {
             step.bytes = found.bytes.into();
         }

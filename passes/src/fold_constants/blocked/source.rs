@@ -81,7 +81,12 @@ impl Place {
         let [arg] = graph.args(v.node)[..] else { return None };
         if !converts(f) {
             let bits = unpacks(f, ty.rank().checked_sub(1)?)?;
-            let codes = Codes { data: packed(graph, arg, &ty, 8 / bits)?, packed: Some(bits) };
+            let codes = match bits {
+                8 => {
+                    Codes { data: reshaped(graph, arg).filter(|data| data.dtype() == DType::U8)?.clone(), packed: None }
+                }
+                _ => Codes { data: packed(graph, arg, &ty, 8 / bits)?, packed: Some(bits) },
+            };
             let position = linearize(&place.index, &ty.dims).recombine(&self.ranges);
             return Some((codes, Flat { ranges: self.ranges, position }));
         }
@@ -102,6 +107,18 @@ fn reshaped(graph: &Graph, mut v: Value) -> Option<&TensorData> {
         v = arg;
     }
     graph.constant(v)
+}
+
+/// The number that a value is, behind views and conversions to f32.
+pub(super) fn number(graph: &Graph, mut v: Value) -> Option<f64> {
+    loop {
+        match &graph.node(v.node).kind {
+            NodeKind::Const(data) => return (data.len() == 1).then(|| data.get(0).as_f64()),
+            NodeKind::Prim(Prim::View(view)) if view.fill.is_none() => v = graph.args(v.node)[0],
+            NodeKind::Prim(Prim::Map(f)) if converts(f) => v = graph.args(v.node)[0],
+            _ => return None,
+        }
+    }
 }
 
 /// Whether a function converts its operand to f32 and does nothing else.
@@ -211,17 +228,19 @@ fn packed(graph: &Graph, v: Value, ty: &DenseType, each: u64) -> Option<TensorDa
     (same && view.map.iter().enumerate().all(|(axis, m)| *m == expected(axis))).then(|| data.clone())
 }
 
-/// The number of bits that a function takes of a byte: the ones whose place is the remainder of the last coordinate.
+/// The number of bits that a function takes of a byte: all, or the ones whose place is the remainder of the last coordinate.
 fn unpacks(f: &ScalarFn, last: usize) -> Option<u64> {
     if f.inputs[..] != [DType::U8] || f.outputs.len() != 1 {
         return None;
     }
-    [4, 2].into_iter().find(|bits| {
+    [8, 4, 2].into_iter().find(|bits| {
         let each = 8 / bits;
-        let Some(remainder) = (0..f.nodes.len()).find(|i| is_remainder(f, *i, last as u32, each)) else { return false };
+        let remainder = (0..f.nodes.len()).find(|i| is_remainder(f, *i, last as u32, each));
         let mut fixed = f.clone();
         (0..each).all(|place| {
-            fixed.nodes[remainder] = ScalarNode::Const(Scalar::i64(place as i64));
+            if let Some(node) = remainder {
+                fixed.nodes[node] = ScalarNode::Const(Scalar::i64(place as i64));
+            }
             !reads_coordinates(&fixed)
                 && (0..=u8::MAX).all(|byte| {
                     let input = Scalar { dtype: DType::U8, bits: byte.into() };
