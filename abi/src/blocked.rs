@@ -21,6 +21,9 @@ pub struct BlockedWeights {
     pub zeros: bool,
 }
 
+/// Most terms of a chunk.
+const MAX_CHUNK: usize = 256;
+
 /// What weights are packed from, by column and then term or block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockedParts<'a> {
@@ -97,7 +100,7 @@ impl BlockedWeights {
         self.sections(k, n).map(|[.., zeros]| zeros.end)
     }
 
-    /// Packs a matrix into memory that is zero.
+    /// Packs a matrix of a [valid](BlockedWeights::is_valid) form into memory that is zero.
     ///
     /// # Panics
     /// The memory is not [`BlockedWeights::bytes`] long, or the parts do not hold all of k×n.
@@ -108,15 +111,24 @@ impl BlockedWeights {
         let (scales, points) = rest.split_at_mut(scales.len());
         let (chunk, chunks, groups) = (self.chunk(), self.chunks(k), self.groups());
         let mask = 0xffu8 >> (8 - self.bits);
+        let mut row = [0; MAX_CHUNK];
         for (j, c) in (0..n).flat_map(|j| (0..chunks).map(move |c| (j, c))) {
             let place = (j / Self::ROWS * chunks + c) * Self::ROWS + j % Self::ROWS;
             let terms = c * chunk..k.min((c + 1) * chunk);
-            let to = &mut codes[place * Self::CHUNK_BYTES..][..Self::CHUNK_BYTES];
-            for (i, t) in terms.clone().enumerate() {
-                let code = (parts.codes[j * parts.strides[0] + t * parts.strides[1]] ^ parts.flip) & mask;
-                let bit = i / Self::LANES * usize::from(self.bits);
-                to[4 * (i % Self::LANES) + bit / 8] |= code << (bit % 8);
+            row[terms.len()..].fill(parts.flip);
+            let from = &parts.codes[j * parts.strides[0] + terms.start * parts.strides[1]..];
+            match parts.strides[1] {
+                1 => row[..terms.len()].copy_from_slice(&from[..terms.len()]),
+                step => row.iter_mut().zip(from.iter().step_by(step)).take(terms.len()).for_each(|(to, x)| *to = *x),
             }
+            let mut dwords = [0u32; Self::LANES];
+            for (i, codes) in row[..chunk].chunks_exact(Self::LANES).enumerate() {
+                for (dword, code) in dwords.iter_mut().zip(codes) {
+                    *dword |= u32::from((code ^ parts.flip) & mask) << (i * usize::from(self.bits));
+                }
+            }
+            let to = &mut codes[place * Self::CHUNK_BYTES..][..Self::CHUNK_BYTES];
+            to.chunks_exact_mut(4).zip(dwords).for_each(|(to, dword)| to.copy_from_slice(&dword.to_le_bytes()));
             for (group, t) in terms.step_by(chunk / groups).enumerate() {
                 let from = j * parts.block_strides[0] + (t >> self.block_log2) * parts.block_strides[1];
                 let at = place * groups + group;

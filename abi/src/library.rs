@@ -30,7 +30,8 @@ pub struct MatrixLayout<N: Number = u64> {
 /// The sum runs over ascending k with one fused multiply-add per term inside a k block; the
 /// blocking depends on the shape alone, so results do not depend on the number of threads.
 /// `c.col_stride` must be 1. With [`BatchedGemm::b_packed`] the operand B is one matrix shared by
-/// all batches, in the packed form of the kernel library, and `b` is ignored.
+/// all batches, in the packed form of the kernel library, and `b` is ignored. Of few rows and [blocked
+/// weights](GemmElements::Blocked), a sum has lanes whose order depends on k and the blocks alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BatchedGemm<N: Number = u64> {
     /// Extents of the batch dimensions.
@@ -65,8 +66,7 @@ pub enum GemmElements {
     U8I8,
     /// A is of i8, B of u8 and C of i32.
     I8U8,
-    /// A and C are f32. B is one matrix shared by all batches whose numbers have a few bits, in the packed form, in bytes;
-    /// `b` is ignored. For the order of sums see [`BatchedGemm`].
+    /// A and C are f32. B is one matrix shared by all batches, in the form of these weights, in bytes; `b` is ignored.
     Blocked(BlockedWeights),
 }
 

@@ -11,7 +11,9 @@
 //! fall into the padding contribute a multiply-add with zero, or, for depthwise convolutions over blocks of
 //! channels, nothing; the two differ for weights that are not finite.
 //!
-//! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all ISA levels.
+//! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all ISA levels; so have products of few
+//! rows with blocked weights ([`tensorc_abi::BlockedWeights`]): lanes that add neighbouring terms, with the scale of a block
+//! applied to the sums of a run of terms.
 //!
 //! Nothing here allocates or needs the standard library: kernels become part of programs compiled ahead of time.
 //!

@@ -104,7 +104,7 @@ impl Weights {
         scales: &(TensorData, Flat),
     ) -> Option<Weights> {
         let (n, k) = (dims[1 - terms], dims[terms]);
-        let codes = centred.codes.1.strides()?;
+        let codes = centred.codes.1.strides().filter(|strides| strides[terms] > 0)?;
         let blocks = |flat: &Flat, block: u64, padded: u64| flat.blocks([1 - terms, terms], [n, k], block, padded);
         let (block, strides) = (MIN_BLOCK.ilog2()..k.next_power_of_two().ilog2()).find_map(|log2| {
             let block = 1u64 << log2;

@@ -190,8 +190,12 @@ impl Codes {
     pub fn unpacked(&self) -> Result<Bytes<'_>, ReadError> {
         let whole = self.data.content().whole()?;
         let Some(bits) = self.packed else { return Ok(Bytes::Whole(whole)) };
-        let mask = (1u8 << bits) - 1;
-        Ok(Bytes::Unpacked(whole.iter().flat_map(|b| (0..8 / bits).map(move |i| b >> (i * bits) & mask)).collect()))
+        let (each, mask) = (8 / bits as usize, (1u8 << bits) - 1);
+        let mut codes = vec![0; whole.len() * each];
+        for (to, byte) in codes.chunks_exact_mut(each).zip(whole.iter()) {
+            to.iter_mut().enumerate().for_each(|(i, to)| *to = byte >> (i as u64 * bits) & mask);
+        }
+        Ok(Bytes::Unpacked(codes))
     }
 }
 
