@@ -121,9 +121,17 @@ pub(super) fn number(graph: &Graph, mut v: Value) -> Option<f64> {
     }
 }
 
-/// Whether a function converts its operand to f32 and does nothing else.
+/// Whether a function converts its operand to f32 and does nothing else. A narrow integer is seen as one of 8 bits.
 fn converts(f: &ScalarFn) -> bool {
-    matches!(f.nodes[..], [ScalarNode::Input(0), ScalarNode::Op(ScalarOp::Cast(DType::F32), _)]) && f.outputs.len() == 1
+    use ScalarNode::{Input, Op};
+    let wide = match f.nodes[..] {
+        [Input(0), Op(ScalarOp::Cast(DType::F32), _)] => true,
+        [Input(0), Op(ScalarOp::Bitcast(as_byte), _), Op(ScalarOp::Cast(DType::F32), _)] => {
+            matches!((f.inputs[0], as_byte), (DType::I4 | DType::I2, DType::I8) | (DType::U4 | DType::U2, DType::U8))
+        }
+        _ => false,
+    };
+    wide && f.outputs.len() == 1
 }
 
 impl Flat {
