@@ -4,6 +4,8 @@
 //! [`Content::bytes`] loads everything and keeps it. No file is mapped: a process dies when it touches a mapped file that
 //! another one has made shorter.
 
+mod blocked;
+
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
@@ -15,6 +17,8 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::memory::{self, AlignedBuffer, AllocError};
+
+pub use blocked::BlockedMatrix;
 
 /// A file cannot be read any more, or is not as it was when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -220,6 +224,8 @@ pub enum Content {
     Memory(Bytes),
     /// In a file, or computed from what is.
     Stored(Arc<Stored>),
+    /// A matrix that is unpacked where it is read.
+    Blocked(Arc<BlockedMatrix>),
 }
 
 /// The identity of the data of a constant: equal identities mean equal bytes. The same bytes may have several.
@@ -267,7 +273,13 @@ impl Content {
         match self {
             Content::Memory(bytes) => bytes.len(),
             Content::Stored(stored) => stored.len,
+            Content::Blocked(matrix) => matrix.len(),
         }
+    }
+
+    /// The matrix, if it is in the form of blocked weights.
+    pub fn blocked(&self) -> Option<&Arc<BlockedMatrix>> {
+        if let Content::Blocked(matrix) = self { Some(matrix) } else { None }
     }
 
     /// Whether there are none.
@@ -286,6 +298,7 @@ impl Content {
         match self {
             Content::Memory(bytes) => bytes,
             Content::Stored(stored) => stored.bytes(run),
+            Content::Blocked(matrix) => matrix.bytes(),
         }
     }
 
@@ -297,6 +310,12 @@ impl Content {
         let stored = match self {
             Content::Memory(bytes) => return Ok(Part(Held::Bytes(&bytes[range]))),
             Content::Stored(stored) => stored,
+            Content::Blocked(matrix) => {
+                let len = range.len();
+                let no_memory = |e: AllocError| ReadError { file: "memory".into(), reason: e.to_string() };
+                let (memory, start) = matrix.part(range).map_err(no_memory)?;
+                return Ok(Part(Held::Unpacked(memory, start..start + len)));
+            }
         };
         if let Some(bytes) = stored.bytes.get() {
             return Ok(Part(Held::Bytes(&bytes[range])));
@@ -330,6 +349,7 @@ impl Content {
                 Origin::At(at) => Place::File(stored.file.number, at, stored.len),
                 Origin::Computed(_, number) => Place::Computed(number, stored.len),
             },
+            Content::Blocked(matrix) => Place::Memory(matrix.packed().as_ptr().addr(), matrix.len()),
         }
     }
 
@@ -340,14 +360,14 @@ impl Content {
                 Origin::Computed(compute, _) => compute.depth(),
                 Origin::At(_) => 0,
             },
-            Content::Memory(_) => 0,
+            Content::Memory(_) | Content::Blocked(_) => 0,
         }
     }
 
     /// Whether all bytes are in memory.
     pub fn is_in_memory(&self) -> bool {
         match self {
-            Content::Memory(_) => true,
+            Content::Memory(_) | Content::Blocked(_) => true,
             Content::Stored(stored) => stored.bytes.get().is_some(),
         }
     }
@@ -355,7 +375,7 @@ impl Content {
     /// The file that has them, or what they are computed from.
     pub fn file(&self) -> Option<&Arc<DataFile>> {
         match self {
-            Content::Memory(_) => None,
+            Content::Memory(_) | Content::Blocked(_) => None,
             Content::Stored(stored) => Some(&stored.file),
         }
     }
@@ -391,6 +411,7 @@ pub struct Part<'a>(Held<'a>);
 enum Held<'a> {
     Bytes(&'a [u8]),
     Read(Read<'a>),
+    Unpacked(AlignedBuffer, Range<usize>),
 }
 
 #[derive(Debug)]
@@ -407,6 +428,7 @@ impl Deref for Part<'_> {
         match &self.0 {
             Held::Bytes(bytes) => bytes,
             Held::Read(read) => &read.memory.as_slice()[..read.len],
+            Held::Unpacked(memory, range) => &memory.as_slice()[range.clone()],
         }
     }
 }

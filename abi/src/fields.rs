@@ -1,6 +1,7 @@
 //! The numbers of calls by name and in order. Whoever prints or reads plans goes over them, and over the parts of steps
 //! ([`crate::StepOp::parts`]), with a [`Visitor`].
 
+use crate::blocked::BlockedWeights;
 use crate::library::{Attention, BatchedGemm, Conv2d, GemmElements, ImageLayout, MatrixLayout};
 use crate::number::Number;
 use crate::operand::{BufferId, Epilogue, LeftOperand};
@@ -25,6 +26,9 @@ pub trait Visitor<N: Number = u64> {
 
     /// May be left out where all are 0.
     fn optional(&mut self, name: &'static str, values: &mut [N]) -> Result<(), Self::Error>;
+
+    /// Small numbers that may be left out where all are 0.
+    fn bytes(&mut self, name: &'static str, values: &mut [u8]) -> Result<(), Self::Error>;
 
     /// The left operand of a product or a convolution.
     fn left(&mut self, _operand: &mut LeftOperand) -> Result<(), Self::Error> {
@@ -90,13 +94,21 @@ impl<N: Number> BatchedGemm<N> {
         b.field("b", f)?;
         c.field("c", f)?;
         f.flag("b_packed", b_packed)?;
-        let mut kinds = GemmElements::ALL.map(|kind| *elements == kind);
+        let mut kinds = GemmElements::PLAIN.map(|kind| *elements == kind);
         let names = ["double", "bytes", "left_signed_bytes", "bf16"];
         for (name, kind) in names.into_iter().zip(&mut kinds[1..]) {
             f.flag(name, kind)?;
         }
         let last = kinds.iter().rposition(|kind| *kind).unwrap_or(0);
-        *elements = GemmElements::ALL[last];
+        let mut weights = match elements {
+            GemmElements::Blocked(weights) => weights.to_word().to_le_bytes(),
+            _ => [0; 4],
+        };
+        f.bytes("weights", &mut weights)?;
+        *elements = match weights {
+            [0, 0, 0, 0] => GemmElements::PLAIN[last],
+            weights => GemmElements::Blocked(BlockedWeights::from_word(u32::from_le_bytes(weights))),
+        };
         Ok(())
     }
 }

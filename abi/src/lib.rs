@@ -22,6 +22,7 @@ mod named;
 #[cfg(feature = "plan")]
 mod args;
 pub mod artifact;
+mod blocked;
 #[cfg(feature = "plan")]
 pub mod check;
 #[cfg(feature = "plan")]
@@ -57,6 +58,7 @@ mod words;
 
 #[cfg(feature = "plan")]
 pub use args::{Args, ArgsIter};
+pub use blocked::{BlockedParts, BlockedWeights};
 #[cfg(feature = "plan")]
 pub use check::{BrokenRequirement, Requirement, ValueCheck};
 pub use conv::{ConvAlgorithm, ConvPass, ConvVariant};

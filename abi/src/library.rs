@@ -2,6 +2,7 @@
 //!
 //! All strides and offsets count elements of the operand's type, not bytes.
 
+use crate::blocked::BlockedWeights;
 use crate::conv::{ConvAlgorithm, ConvPass};
 use crate::dtype::DType;
 use crate::number::Number;
@@ -29,7 +30,8 @@ pub struct MatrixLayout<N: Number = u64> {
 /// The sum runs over ascending k with one fused multiply-add per term inside a k block; the
 /// blocking depends on the shape alone, so results do not depend on the number of threads.
 /// `c.col_stride` must be 1. With [`BatchedGemm::b_packed`] the operand B is one matrix shared by
-/// all batches, in the packed form of the kernel library, and `b` is ignored.
+/// all batches, in the packed form of the kernel library, and `b` is ignored. Of few rows and [blocked
+/// weights](GemmElements::Blocked), a sum has lanes whose order depends on k and the blocks alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BatchedGemm<N: Number = u64> {
     /// Extents of the batch dimensions.
@@ -66,11 +68,13 @@ pub enum GemmElements {
     I8U8,
     /// All are f32; operands are rounded to bf16, and B is packed.
     Bf16,
+    /// A and C are f32. B is one matrix shared by all batches, in the form of these weights, in bytes; `b` is ignored.
+    Blocked(BlockedWeights),
 }
 
 impl GemmElements {
-    /// Every kind, in the order of its number in words.
-    pub const ALL: [GemmElements; 5] =
+    /// Every kind without parameters, in the order of its number in words.
+    pub const PLAIN: [GemmElements; 5] =
         [GemmElements::F32, GemmElements::F64, GemmElements::U8I8, GemmElements::I8U8, GemmElements::Bf16];
 
     /// Types of A, B and C.
@@ -80,6 +84,7 @@ impl GemmElements {
             GemmElements::F64 => [DType::F64; 3],
             GemmElements::U8I8 => [DType::U8, DType::I8, DType::I32],
             GemmElements::I8U8 => [DType::I8, DType::U8, DType::I32],
+            GemmElements::Blocked(_) => [DType::F32, DType::U8, DType::F32],
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Calls of library kernels as words of 64 bits, as images of compiled models hold them ([`crate::image`]).
 
+use crate::blocked::BlockedWeights;
 use crate::conv::ConvPass;
 use crate::library::{Attention, BatchedGemm, Conv2d, GemmElements, ImageLayout, MatrixLayout};
 use crate::number::Number;
@@ -72,6 +73,26 @@ fn extent_of(value: i64) -> u64 {
     value.max(0) as u64
 }
 
+/// The kind, and above it the form of blocked weights.
+fn elements_word(elements: GemmElements) -> u64 {
+    let kinds = GemmElements::PLAIN;
+    match elements {
+        GemmElements::Blocked(weights) => kinds.len() as u64 | u64::from(weights.to_word()) << KIND_BITS,
+        plain => kinds.iter().take_while(|kind| **kind != plain).count() as u64,
+    }
+}
+
+/// The inverse of [`elements_word`].
+fn elements_of_word(word: u64) -> GemmElements {
+    match GemmElements::PLAIN.get((word & ((1 << KIND_BITS) - 1)) as usize) {
+        Some(plain) => *plain,
+        None => GemmElements::Blocked(BlockedWeights::from_word((word >> KIND_BITS) as u32)),
+    }
+}
+
+/// Bits of the number of a kind of elements.
+const KIND_BITS: u32 = 7;
+
 impl<N: Number> BatchedGemm<N> {
     /// The call as words.
     pub fn to_words(&self) -> [N; BatchedGemm::WORDS] {
@@ -79,7 +100,7 @@ impl<N: Number> BatchedGemm<N> {
         put.layout(&self.a)
             .layout(&self.b)
             .layout(&self.c)
-            .known([u64::from(self.b_packed) | (self.elements as u64) << 1])
+            .known([u64::from(self.b_packed) | elements_word(self.elements) << 1])
             .words
     }
 }
@@ -107,7 +128,7 @@ impl BatchedGemm {
         let (batch, [m, n, k]) = (take.words(), take.words());
         let (a, b, c) = (take.layout(), take.layout(), take.layout());
         let flags = take.word();
-        let elements = GemmElements::ALL[(flags >> 1) as usize % GemmElements::ALL.len()];
+        let elements = elements_of_word(flags >> 1);
         BatchedGemm { batch, m, n, k, a, b, c, b_packed: flags & 1 != 0, elements }
     }
 }

@@ -7,7 +7,8 @@ use tensorc_abi::{
 };
 use tensorc_kernels::{
     attention_scratch, attention_tasks, conv_scratch, conv_tasks, conv_variant, double_scratch, double_tasks,
-    gemm_scratch, gemm_tasks, integer_scratch, integer_tasks, rounded_scratch, rounded_tasks,
+    gemm_scratch, gemm_tasks, integer_scratch, integer_tasks, quantised_scratch, quantised_tasks, rounded_scratch,
+    rounded_tasks,
 };
 
 use crate::sizes::grain;
@@ -198,6 +199,7 @@ fn routine<N: Number>(contraction: ContractionRef<'_, N>, measure: &dyn Measure<
             GemmElements::F64 => "tc_rt_gemm_f64",
             GemmElements::U8I8 | GemmElements::I8U8 => "tc_rt_gemm_bytes",
             GemmElements::Bf16 => "tc_rt_gemm_bf16",
+            GemmElements::Blocked(_) => "tc_rt_gemm_blocked",
         },
         ContractionRef::Attention(call) if call.rounded => "tc_rt_attention_bf16",
         ContractionRef::Attention(_) => "tc_rt_attention",
@@ -227,6 +229,7 @@ pub fn working_bytes(op: &StepOp) -> WorkingBytes {
                 GemmElements::F64 => double_scratch(call),
                 GemmElements::U8I8 | GemmElements::I8U8 => integer_scratch(call),
                 GemmElements::Bf16 => rounded_scratch(call),
+                GemmElements::Blocked(_) => quantised_scratch(call),
             },
             ContractionRef::Conv(call) => conv_scratch(call, prologue),
             ContractionRef::Attention(call) => attention_scratch(call, epilogue.map_or(0, |e| e.args.len())),
@@ -252,6 +255,7 @@ fn tasks_of(contraction: ContractionRef<'_>) -> u64 {
             GemmElements::F64 => double_tasks(call),
             GemmElements::U8I8 | GemmElements::I8U8 => integer_tasks(call),
             GemmElements::Bf16 => rounded_tasks(call),
+            GemmElements::Blocked(_) => quantised_tasks(call),
         },
         ContractionRef::Conv(call) => conv_tasks(call),
         ContractionRef::Attention(call) => attention_tasks(call),

@@ -7,8 +7,8 @@ use tensorc_abi::{Attention, BatchedGemm, Contraction, Conv2d, ConvVariant};
 use tensorc_kernels::{
     EpilogueCall, LeftOperand, PrologueCall, attention_run_by, attention_scratch, attention_tasks, conv_affinity_by,
     conv_run_by, conv_scratch_by, conv_tasks_by, double_run, double_scratch, double_tasks, gemm_affinity, gemm_run,
-    gemm_scratch, gemm_tasks, integer_run, integer_scratch, integer_tasks, rounded_affinity, rounded_run,
-    rounded_scratch, rounded_tasks,
+    gemm_scratch, gemm_tasks, integer_run, integer_scratch, integer_tasks, quantised_run, quantised_scratch,
+    quantised_tasks, rounded_affinity, rounded_run, rounded_scratch, rounded_tasks,
 };
 
 use crate::step::{LibraryCall, Routine};
@@ -37,6 +37,15 @@ pub const GEMM_BYTES: Routine = Routine {
     scratch: |call, _, _| if let Contraction::Gemm(c) = call { integer_scratch(c) } else { 0 },
     affinity: |_| 1,
     run: run_gemm_bytes,
+    ..GEMM
+};
+
+/// Products with blocked weights, of [`BatchedGemm`].
+pub const GEMM_BLOCKED: Routine = Routine {
+    tasks: |call| if let Contraction::Gemm(c) = call { quantised_tasks(c) } else { 0 },
+    scratch: |call, _, _| if let Contraction::Gemm(c) = call { quantised_scratch(c) } else { 0 },
+    affinity: |_| 1,
+    run: run_gemm_blocked,
     ..GEMM
 };
 
@@ -123,6 +132,7 @@ macro_rules! library_routines {
             tc_rt_gemm_f64 = GEMM_F64;
             tc_rt_conv_rows = CONV_ROWS;
             tc_rt_gemm_bytes = GEMM_BYTES;
+            tc_rt_gemm_blocked = GEMM_BLOCKED;
             tc_rt_gemm_bf16 = GEMM_BF16;
             tc_rt_conv_bf16 = CONV_BF16;
             tc_rt_attention_bf16 = ATTENTION_BF16;
@@ -197,6 +207,17 @@ unsafe fn run_gemm_bytes(call: &LibraryCall, arguments: *const *mut u8, tasks: R
         let (a, b, c, epilogue) = operands(call, arguments);
         if let LeftOperand::Memory(a) = a {
             integer_run(gemm, [a.cast(), b.cast()], c.cast(), epilogue, tasks, scratch);
+        }
+    }
+}
+
+unsafe fn run_gemm_blocked(call: &LibraryCall, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
+    let Contraction::Gemm(gemm) = &call.contraction else { return };
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let (a, b, c, epilogue) = operands(call, arguments);
+        if let LeftOperand::Memory(a) = a {
+            quantised_run(gemm, a, b.cast(), c, epilogue, tasks, scratch);
         }
     }
 }

@@ -90,6 +90,11 @@ impl TensorData {
         self.open.is_some()
     }
 
+    /// Whether it is a matrix in the packed form of [`tensorc_abi::BlockedWeights`].
+    pub fn is_packed(&self) -> bool {
+        self.content.blocked().is_some()
+    }
+
     /// The elements, in row-major order, if some depend on symbols.
     pub(crate) fn open_elements(&self) -> &[Extent] {
         self.open.as_deref().unwrap_or_default()

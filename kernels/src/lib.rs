@@ -11,7 +11,9 @@
 //! fall into the padding contribute a multiply-add with zero, or, for depthwise convolutions over blocks of
 //! channels, nothing; the two differ for weights that are not finite.
 //!
-//! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all ISA levels. Only where operands are
+//! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all ISA levels; so have products of few
+//! rows with blocked weights ([`tensorc_abi::BlockedWeights`]): lanes that add neighbouring terms, with the scale of a block
+//! applied to the sums of a run of terms. Only where operands are
 //! rounded to bf16 do bits depend on the processor.
 //!
 //! Nothing here allocates or needs the standard library: kernels become part of programs compiled ahead of time.
@@ -46,6 +48,7 @@ mod isa;
 mod isa_levels;
 mod math64;
 mod prologue;
+mod quantised;
 mod rounded;
 mod soft_libcalls;
 pub mod vmath;
@@ -64,6 +67,7 @@ pub use gemm::{gemm_affinity, gemm_run, gemm_run_with, gemm_scratch, gemm_tasks}
 pub use integer::{integer_run, integer_run_with, integer_scratch, integer_tasks};
 pub use isa::{Isa, has_bf16_products, isa};
 pub use prologue::{LeftOperand, PrologueCall, affinity_grain};
+pub use quantised::{quantised_run, quantised_run_with, quantised_scratch, quantised_tasks};
 pub use rounded::{rounded_affinity, rounded_run, rounded_run_with, rounded_scratch, rounded_tasks};
 pub use weights::{pack, pack_part, pack_source, pack_units, packed_len};
 

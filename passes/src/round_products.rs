@@ -60,7 +60,8 @@ fn rounded(graph: &Graph, node: NodeId, keep: &BTreeSet<String>) -> Result<Vec<N
     if [lhs.dtype, rhs.dtype] != [DType::F32; 2] {
         return Ok(vec![]);
     }
-    let is_constant = |i: usize| graph.constant(args[i]).is_some();
+    // Weights of a few bits stay packed.
+    let is_constant = |i: usize| graph.constant(args[i]).is_some_and(|data| data.content().blocked().is_none());
     let alone = match library_call(c, &lhs, &rhs, None) {
         Some(LibraryCall::Gemm(gemm)) => {
             let is_shared = gemm.call.b.batch_strides == [Extent::ZERO; 3];

@@ -59,6 +59,7 @@ mod tidy;
 mod training;
 mod user_operators;
 mod values;
+mod weights;
 
 /// Measures what calls take, for the tests that ask.
 #[global_allocator]

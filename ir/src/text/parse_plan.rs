@@ -372,6 +372,13 @@ impl Visitor for Record {
             false => Ok(()),
         }
     }
+
+    fn bytes(&mut self, name: &'static str, values: &mut [u8]) -> Result<()> {
+        match self.fields.contains_key(name) {
+            true => self.take(name, values),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The parts of a step as they are read.
@@ -424,6 +431,10 @@ impl Visitor for Parsed<'_, '_> {
 
     fn optional(&mut self, name: &'static str, values: &mut [u64]) -> Result<()> {
         self.numbers()?.optional(name, values)
+    }
+
+    fn bytes(&mut self, name: &'static str, values: &mut [u8]) -> Result<()> {
+        self.numbers()?.bytes(name, values)
     }
 
     fn left(&mut self, operand: &mut LeftOperand) -> Result<()> {

@@ -212,6 +212,10 @@ impl<N: Shown> Visitor<N> for Printed<'_> {
         if values.iter().any(|value| *value != N::from(0)) { self.number(name, values) } else { Ok(()) }
     }
 
+    fn bytes(&mut self, name: &'static str, values: &mut [u8]) -> Result<(), Infallible> {
+        if values.iter().any(|value| *value != 0) { self.number(name, values) } else { Ok(()) }
+    }
+
     fn left(&mut self, operand: &mut LeftOperand) -> Result<(), Infallible> {
         match operand {
             LeftOperand::Buffer(id) => self.operand("", *id),

@@ -24,6 +24,7 @@ mod narrow_pack;
 mod neon;
 mod portable;
 mod portable_blocked;
+mod quantised;
 mod rounded;
 mod rounded_blocked;
 mod staged;
@@ -35,6 +36,7 @@ use crate::isa::Isa;
 pub(crate) use attention::{Dots, Scores};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 pub(crate) use integer::{GROUP_BYTES, INTEGER_COLS, IntegerPanel, IntegerTile, TERMS};
+pub(crate) use quantised::{CODED_ROWS, CodedPanel, CodedRows, Decoded};
 pub(crate) use rounded::{PAIR, RoundedPair, RoundedRow, RoundedTile};
 
 /// Most rows of one packed panel of the left operand.
@@ -394,6 +396,10 @@ kernels! {
         integer::avx512::integer_tile, integer::avx2::integer_tile, integer::portable::integer_tile, integer::portable::integer_tile;
     integer_panel(IntegerPanel) =
         integer::avx2::integer_panel, integer::avx2::integer_panel, integer::portable::integer_panel, integer::portable::integer_panel;
+    coded_rows(CodedRows) =
+        quantised::avx512::coded_rows, quantised::avx2::coded_rows, quantised::neon::coded_rows, quantised::portable::coded_rows;
+    decoded_columns(Decoded) =
+        quantised::avx512::decoded_columns, quantised::avx2::decoded_columns, quantised::neon::decoded_columns, quantised::portable::decoded_columns;
     rounded_tile(RoundedTile) =
         rounded::avx512::rounded_tile, rounded::avx2::rounded_tile, rounded::portable::rounded_tile, rounded::portable::rounded_tile;
     rounded_row(RoundedRow) =

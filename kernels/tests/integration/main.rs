@@ -10,6 +10,7 @@ mod find;
 mod gemm;
 mod generate;
 mod integer;
+mod quantised;
 mod rounded;
 mod support;
 mod vmath;

@@ -104,7 +104,8 @@ pub(super) fn build(graph: &Graph, region: &AlgebraRegion, options: Options) -> 
             args.push(match built.classes.get(&v) {
                 Some(id) => *id,
                 None => {
-                    let constant = graph.constant(v).is_some();
+                    // What is computed from packed weights would not be packed.
+                    let constant = graph.constant(v).is_some_and(|data| !data.is_packed());
                     let id = built.space.leaf(Leaf::Value(v), graph.dense(v)?, constant);
                     built.classes.insert(v, id);
                     id

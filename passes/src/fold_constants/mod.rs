@@ -1,5 +1,7 @@
-//! Constant folding of primitives, under a byte and work allowance. `fast` and `bytes` have what whole weights go through.
+//! Constant folding of primitives, under a byte and work allowance. `fast` and `bytes` have what whole weights go through;
+//! `blocked` has weights that stay packed.
 
+mod blocked;
 mod bytes;
 mod fast;
 
@@ -28,7 +30,7 @@ impl Pass for FoldConstants {
     }
 
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
-        let mut changed = false;
+        let mut changed = blocked::pack_weights(graph, cx)?;
         for node in graph.order() {
             changed |= fold_node(graph, node, cx)?;
         }
@@ -48,6 +50,9 @@ pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Res
     let Some(inputs) = args.iter().map(|v| graph.constant(*v)).collect::<Option<Vec<&TensorData>>>() else {
         return Ok(false);
     };
+    if blocked::stays_packed(prim, &inputs) {
+        return Ok(false);
+    }
     let outputs = result_types(graph, node)?;
     let types: Vec<&DenseType> = inputs.iter().map(|d| &d.ty).collect();
     if !folds(prim, &types, &outputs.iter().collect::<Vec<_>>(), &cx.options) {

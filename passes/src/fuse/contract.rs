@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use tensorc_ir::DType;
 use tensorc_ir::graph::{FusionClass, NodeId};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};
+use tensorc_ir::{DType, TensorData};
 use tensorc_schedule::recognise::contract::{computed_operand, is_library, library_call};
 
 use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
@@ -147,6 +147,10 @@ fn prologue(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> Option<BTreeSet
     let mut members = BTreeSet::new();
     if inside.is_empty() {
         return Some(members);
+    }
+    // Products with packed weights read their left operand in memory.
+    if args.iter().any(|v| plan.graph.constant(*v).is_some_and(TensorData::is_packed)) {
+        return None;
     }
     let (Some(Prim::Contract(contraction)), [lhs, rhs]) = (plan.prim(contract), args) else { return None };
     // Views move results, and with them the roles of the operands.

@@ -27,7 +27,8 @@ impl Source {
     fn of(content: &Content) -> Source {
         match content {
             Content::Memory(bytes) => Source::Memory(hashed(bytes)),
-            Content::Stored(_) => Source::Stored(content.place()),
+            // What is unpacked from the same memory is the same.
+            Content::Stored(_) | Content::Blocked(_) => Source::Stored(content.place()),
         }
     }
 }

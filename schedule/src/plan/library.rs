@@ -3,19 +3,36 @@
 use std::sync::Arc;
 
 use tensorc_abi::{
-    Arg, BufferId, ConvAlgorithm, ConvPass, Convert, Epilogue, GemmElements, LeftOperand, MatrixLayout, Packing,
-    Prologue, StepOp,
+    Arg, BatchedGemm, BufferId, ConvAlgorithm, ConvPass, Convert, Epilogue, GemmElements, LeftOperand, MatrixLayout,
+    Packing, Prologue, StepOp, StorageClass, Weight,
 };
 use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::extent::Fixed;
 use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::{DType, DenseType, TensorData};
 
 use super::Lowering;
 use crate::kernel::{Computes, inputs_of};
 use crate::layout::Layouts;
 use crate::recipe::{Library, contraction, split_final_view};
 use crate::recognise::attention::Attended;
+
+/// Whether a step reads weights in the form of blocked ones, of which its cluster knows the values alone.
+pub(super) fn reads_blocked(op: &StepOp<Extent>) -> bool {
+    matches!(op, StepOp::Gemm { call, .. } if matches!(call.elements, GemmElements::Blocked(_)))
+}
+
+/// Whether a constant is the right operand of a product in the form of blocked weights: all of the matrix, whose rows are
+/// the columns of the product.
+fn takes_blocked(call: &BatchedGemm<Extent>, data: &TensorData) -> bool {
+    let Some(matrix) = data.content().blocked() else { return false };
+    let [n, k] = matrix.dims().map(|n| n as u64);
+    let MatrixLayout { offset, row_stride, col_stride, .. } = call.b.convert(&Fixed);
+    let strides = (row_stride == 1 || k == 1) && (col_stride == k as i64 || n == 1);
+    let dims = [call.n, call.k].map(|n| Fixed.number(n)) == [n, k];
+    call.elements == GemmElements::F32 && offset == 0 && strides && dims
+}
 
 impl<'a> Lowering<'a, '_> {
     pub(super) fn library(
@@ -64,6 +81,9 @@ impl<'a> Lowering<'a, '_> {
                 let shared = call.b.batch_strides == [Extent::ZERO; 3];
                 let rounded = call.elements == GemmElements::Bf16;
                 let b = match constant(b) {
+                    Some(data) if shared && left.prologue().is_none() && takes_blocked(&call, data) => {
+                        self.blocked_weights(inputs[b].node, data, &mut call)?
+                    }
                     Some(data) if shared && (rounded || call.elements == GemmElements::F32) => {
                         call.b_packed = true;
                         let [k, n] = [call.k, call.n].map(|n| Fixed.number(n));
@@ -93,6 +113,26 @@ impl<'a> Lowering<'a, '_> {
         });
         self.step(node, step(result, epilogue), flops);
         Ok(())
+    }
+
+    /// The packed form of weights as an operand of a product, which it makes one of blocked weights.
+    fn blocked_weights(&mut self, node: NodeId, data: &TensorData, call: &mut BatchedGemm<Extent>) -> Result<BufferId> {
+        let internal = || Diagnostic::new(DiagnosticCode::Internal, "blocked weights are not packed");
+        let matrix = data.content().blocked().ok_or_else(internal)?;
+        call.elements = GemmElements::Blocked(matrix.form());
+        if let Some(id) = self.blocked.get(&node) {
+            return Ok(*id);
+        }
+        let ty = DenseType::new(DType::U8, [matrix.packed().len() as u64]);
+        let packed = TensorData::new(ty.clone(), matrix.packed().clone()).ok_or_else(internal)?;
+        self.out.constants.push(packed);
+        let constant = self.out.constants.len() as u32 - 1;
+        let name = self.graph.node(node).name.to_string();
+        let storage = StorageClass::Weight(self.out.plan.weights.len() as u32);
+        self.plan().weights.push(Weight { name: name.clone(), constant, packing: Packing::Plain });
+        let id = self.buffer(&name, &ty, storage);
+        self.blocked.insert(node, id);
+        Ok(id)
     }
 
     /// The operands at some positions of a cluster's, as arguments that are read.

@@ -144,6 +144,7 @@ fn lower<'a, 'f>(graph: &'a Graph, tried: &Tried<'a, 'f>, places: ConcatEliminat
         out: Schedule { target: choices.target, ..Schedule::default() },
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
+        blocked: BTreeMap::new(),
         places,
         forms,
         bodies,
@@ -171,6 +172,8 @@ struct Lowering<'a, 'f> {
     values: BTreeMap<Value, BufferId>,
     /// Buffers of constants by node and the form they are stored in.
     constants: BTreeMap<(NodeId, Packing), BufferId>,
+    /// Buffers of blocked weights.
+    blocked: BTreeMap<NodeId, BufferId>,
     places: ConcatElimination,
     forms: &'f Forms,
     bodies: &'f BodySchedules<'a>,
@@ -419,6 +422,7 @@ impl<'a> Lowering<'a, '_> {
         }
         if let [step] = &mut self.out.plan.steps[before..]
             && !step.bytes.is_open()
+            && !library::reads_blocked(&step.op)
         {
             step.bytes = found.bytes.into();
         }

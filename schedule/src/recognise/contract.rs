@@ -113,7 +113,7 @@ struct ContractionAxis {
 /// `out_strides` gives the distance in the result of a step along each of the first
 /// `contraction.out_rank` axes; row-major if `None`.
 fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[Extent]>) -> Option<Gemm> {
-    let elements = |l, r| GemmElements::ALL.into_iter().find(|kind| kind.types()[..2] == [l, r]);
+    let elements = |l, r| GemmElements::PLAIN.into_iter().find(|kind| kind.types()[..2] == [l, r]);
     elements(lhs.dtype, rhs.dtype)?;
     let mut gemm = as_product(c, lhs, rhs, out_strides)?;
     let (l, r) = if gemm.swapped { (rhs, lhs) } else { (lhs, rhs) };

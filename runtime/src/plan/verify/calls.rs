@@ -2,8 +2,8 @@
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Epilogue, GemmElements, LeftOperand, MatrixLayout,
-    Packing, Plan, Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
+    Arg, Attention, BatchedGemm, BlockedWeights, BufferId, Conv2d, ConvPass, DType, Epilogue, GemmElements,
+    LeftOperand, MatrixLayout, Packing, Plan, Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
 };
 
 use super::super::error::PlanError;
@@ -266,6 +266,9 @@ impl CheckedStep<'_> {
                 self.parameters("a product of other elements than f32 has an operand that is packed or computed")
             );
         }
+        if let GemmElements::Blocked(weights) = call.elements {
+            self.check_blocked(&weights, call, b)?;
+        }
         let inside = |id: BufferId, layout: &MatrixLayout, rows: u64, cols: u64| {
             self.check_matrix(id, layout.offset, &axes(layout, &call.batch, rows, cols))
         };
@@ -282,7 +285,24 @@ impl CheckedStep<'_> {
             return self.check_layout(b, packed);
         }
         self.check_plain(b)?;
-        inside(b, &call.b, call.k, call.n)
+        match call.elements {
+            GemmElements::Blocked(_) => Ok(()),
+            _ => inside(b, &call.b, call.k, call.n),
+        }
+    }
+
+    /// Blocked weights have a valid form, and their buffer holds the whole of it side by side.
+    fn check_blocked(&self, weights: &BlockedWeights, call: &BatchedGemm, b: BufferId) -> Result<(), PlanError> {
+        if !weights.is_valid() {
+            return Err(self.parameters("blocked weights have no such form"));
+        }
+        self.check_dense(b)?;
+        let size = |n: u64| usize::try_from(n).ok();
+        let bytes = size(call.k).zip(size(call.n)).and_then(|(k, n)| weights.bytes(k, n));
+        match bytes.is_some_and(|bytes| bytes as u64 == elements(self.plan, b)) {
+            true => Ok(()),
+            false => Err(self.bounds(b)),
+        }
     }
 
     /// A batch of matrices lies in its buffer, in the runs of it if it is a strided part.
