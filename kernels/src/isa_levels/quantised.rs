@@ -68,6 +68,8 @@ pub(super) trait Codes: Lanes {
     type Table: Copy;
     /// A table that subtracts a zero point from codes of so many bits.
     unsafe fn table(bits: usize, zero: f32) -> Self::Table;
+    /// The table that subtracts a zero point, in all lanes, in place of the zero point 0 of another.
+    unsafe fn less(table: Self::Table, point: Self) -> Self::Table;
     unsafe fn dwords(p: *const u8) -> Self::Dwords;
     /// The code at a bit of each dword, less the table's zero point.
     unsafe fn values(bits: usize, dwords: Self::Dwords, bit: usize, table: Self::Table) -> Self;
@@ -114,16 +116,17 @@ unsafe fn sums<X: Codes, const M: usize, const R: usize>(
                 }
             }
             for group in 0..groups {
+                let tables: [X::Table; R] = core::array::from_fn(|j| match has_zeros {
+                    true => X::less(table, X::splat(points[j * groups + group])),
+                    false => table,
+                });
                 for first in (group * vectors..(group + 1) * vectors).step_by(CHAIN) {
                     let mut parts = [[X::splat(0.0); R]; M];
                     for v in first..first + CHAIN.min(vectors) {
                         let left: [X; M] =
                             core::array::from_fn(|i| X::load(x.offset(i as isize * t.row).add(v * LANES)));
                         for j in 0..R {
-                            let mut weight = X::values(bits, dwords[j], v * bits, table);
-                            if has_zeros {
-                                weight = weight.sub(X::splat(points[j * groups + group]));
-                            }
+                            let weight = X::values(bits, dwords[j], v * bits, tables[j]);
                             for i in 0..M {
                                 parts[i][j] = weight.mul_add(left[i], parts[i][j]);
                             }
@@ -304,6 +307,12 @@ pub(super) mod avx512 {
         }
 
         #[inline(always)]
+        unsafe fn less(table: __m512, point: __m512) -> __m512 {
+            // SAFETY: the processor has AVX-512.
+            unsafe { _mm512_sub_ps(table, point) }
+        }
+
+        #[inline(always)]
         unsafe fn dwords(p: *const u8) -> __m512i {
             // SAFETY: by the caller's contract.
             unsafe { _mm512_loadu_si512(p.cast()) }
@@ -349,6 +358,12 @@ pub(super) mod avx2 {
         }
 
         #[inline(always)]
+        unsafe fn less(table: __m256, point: __m256) -> __m256 {
+            // SAFETY: the processor has AVX2.
+            unsafe { _mm256_add_ps(table, point) }
+        }
+
+        #[inline(always)]
         unsafe fn dwords(p: *const u8) -> __m256i {
             // SAFETY: by the caller's contract.
             unsafe { _mm256_loadu_si256(p.cast()) }
@@ -389,6 +404,12 @@ pub(super) mod neon {
         }
 
         #[inline(always)]
+        unsafe fn less(table: float32x4_t, point: float32x4_t) -> float32x4_t {
+            // SAFETY: the processor has NEON.
+            unsafe { vaddq_f32(table, point) }
+        }
+
+        #[inline(always)]
         unsafe fn dwords(p: *const u8) -> uint32x4_t {
             // SAFETY: by the caller's contract.
             unsafe { vreinterpretq_u32_u8(vld1q_u8(p)) }
@@ -422,6 +443,11 @@ pub(super) mod portable {
         #[inline(always)]
         unsafe fn table(_: usize, zero: f32) -> f32 {
             zero
+        }
+
+        #[inline(always)]
+        unsafe fn less(table: f32, point: f32) -> f32 {
+            table + point
         }
 
         #[inline(always)]
