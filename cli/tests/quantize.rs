@@ -36,7 +36,7 @@ fn digits() -> String {
 /// Writes images; of the count given, the brightness differs from file to file.
 fn images(path: &Path, name: &str, count: u64, seed: u32) {
     let pixels: Vec<f32> = (0..count as u32 * 64).map(|i| ((i * 37 + seed * 11) % 17) as f32 / 16.0).collect();
-    write_arrays(path, [(name, TensorRef::from_slice(&[count, 1, 8, 8], &pixels))].into_iter()).unwrap();
+    write_arrays(path, [(name, TensorRef::from_slice(&[count, 1, 8, 8], &pixels))]).unwrap();
 }
 
 struct Folder(tempfile::TempDir);
@@ -108,7 +108,7 @@ fn bad_input_is_one_clear_error() {
     fails_on(&["--calibrate", &text], 1, "notes.txt");
     let nan = [f32::NAN; 64];
     let file = folder.path("nan.npz");
-    write_arrays(&file, [("image", TensorRef::from_slice(&[1, 1, 8, 8], &nan))].into_iter()).unwrap();
+    write_arrays(&file, [("image", TensorRef::from_slice(&[1, 1, 8, 8], &nan))]).unwrap();
     fails_on(&["--calibrate", &folder.text("nan.npz")], 1, "NaN");
     fails(&["quantize", "missing.onnx", "-o", &out, "--mode", "dynamic"], 1, "missing.onnx");
     let copy = folder.text("copy.onnx");

@@ -21,7 +21,7 @@ pub(super) struct Step {
 /// What a node does with numbers.
 pub(super) enum Role {
     /// Multiplies them with weights, or with each other.
-    Product(Product),
+    Product(Box<Product>),
     /// Passes them on as they are: the result has the scale of the operand.
     Passing,
     /// Computes others of them, with a scale of their own.
@@ -48,7 +48,7 @@ pub(super) fn candidates(document: &Document, keep: &BTreeSet<usize>) -> Vec<Ste
         let (role, positions): (Role, Vec<usize>) = match multiplying.remove(&at) {
             Some(product) => {
                 let operands = product.operands.clone();
-                (Role::Product(product), operands)
+                (Role::Product(Box::new(product)), operands)
             }
             None if is_standard(node, PASSING) => (Role::Passing, vec![0]),
             None if is_standard(node, COMBINING) => (Role::Combining, (0..node.input.len()).collect()),

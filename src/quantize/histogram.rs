@@ -94,8 +94,11 @@ impl Histogram {
 
     /// The magnitude at which values are cut off so that what is left, in `levels` steps, loses the least information of the
     /// distribution: the smallest Kullback-Leibler divergence, as TensorRT searches it (S. Migacz, 8-bit inference with
-    /// TensorRT, 2017).
+    /// TensorRT, 2017). Fewer values than bins are no distribution: all of them are kept.
     pub fn least_divergence(&self, levels: usize) -> f32 {
+        if self.counts.iter().sum::<u64>() < BINS as u64 {
+            return (BINS as f64 * self.width()) as f32;
+        }
         // 0 is exact in any steps, and so frequent behind activations that it would decide alone.
         let mut counts = self.counts.clone();
         counts[0] = counts[1];
