@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{env, fs};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tensorc::ir::diag::Diagnostic;
 use tensorc::passes::{FusionStrategy, Precision};
 use tensorc::runtime::gpu::Driver;
@@ -18,15 +18,9 @@ use super::failure::{CliFailure, Usage};
 use super::values::Rounded;
 use super::{arrays, code, limits, npz, progress};
 
-/// What `--precision` names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ProductPrecision {
-    /// f32.
-    #[default]
-    F32,
-    /// Operands rounded to bf16.
-    Bf16,
-}
+/// Values of `--precision`.
+const F32: &str = "f32";
+const BF16: &str = "bf16";
 
 /// Options of every command that compiles.
 #[derive(Args, Clone)]
@@ -45,8 +39,8 @@ pub struct CompileArgs {
     #[arg(long, conflicts_with = "exact")]
     pub tf32: bool,
     /// Precision of products with constants: f32, or bf16 (sums of f32; processors with AVX-512 BF16)
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
-    pub precision: ProductPrecision,
+    #[arg(long, value_name = "TYPE", value_parser = [F32, BF16], default_value = F32)]
+    precision: String,
     /// Node whose products stay in f32 with `--precision bf16`; may be repeated
     #[arg(long, value_name = "NODE")]
     keep_f32: Vec<String>,
@@ -146,20 +140,18 @@ impl CompileArgs {
 
     /// What `--precision` and `--keep-f32` say.
     fn product_precision(&self) -> Result<Precision, Usage> {
-        match self.precision {
-            ProductPrecision::F32 if !self.keep_f32.is_empty() => {
-                Err(Usage("--keep-f32: only with --precision bf16".into()))
-            }
-            ProductPrecision::F32 => Ok(Precision::Full),
-            ProductPrecision::Bf16 if self.exact => Err(Usage("--precision bf16: not with --exact".into())),
-            ProductPrecision::Bf16 => Ok(Precision::Bf16 { keep: Arc::new(self.keep_f32.iter().cloned().collect()) }),
+        match self.precision == BF16 {
+            false if !self.keep_f32.is_empty() => Err(Usage("--keep-f32: only with --precision bf16".into())),
+            false => Ok(Precision::Full),
+            true if self.exact => Err(Usage("--precision bf16: not with --exact".into())),
+            true => Ok(Precision::Bf16 { keep: Arc::new(self.keep_f32.iter().cloned().collect()) }),
         }
     }
 
     /// What products of f32 round their operands to.
     pub fn products(&self) -> Rounded {
-        match (self.precision, self.tf32) {
-            (ProductPrecision::Bf16, _) => Rounded::Bf16,
+        match (self.precision == BF16, self.tf32) {
+            (true, _) => Rounded::Bf16,
             (_, true) => Rounded::Tf32,
             _ => Rounded::No,
         }
@@ -172,7 +164,7 @@ impl CompileArgs {
 
     /// A compiler for exact values, if these options allow less ([`tensorc::report`]).
     pub fn exact_reference(&self) -> Result<Option<Compiler>, CliFailure> {
-        let (precision, keep_f32) = (ProductPrecision::F32, vec![]);
+        let (precision, keep_f32) = (F32.to_owned(), vec![]);
         let exact = CompileArgs { exact: true, fast_math: false, tf32: false, precision, keep_f32, ..self.clone() };
         self.is_approximate().then(|| exact.compiler()).transpose()
     }
