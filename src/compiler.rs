@@ -9,7 +9,9 @@ use tensorc_codegen::jit::{Backend, KernelCache};
 use tensorc_codegen::lower::{Choices, ConcatOperands};
 use tensorc_codegen::ptx::PtxCache;
 use tensorc_frontend::onnx::{ImportLimits, ReadOptions};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::op::{OpDef, Registry};
+use tensorc_passes::Precision;
 use tensorc_passes::parts::Typing;
 use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::SpanGuard;
@@ -129,7 +131,7 @@ impl Compiler {
     /// A compiler with a registry of the caller's.
     ///
     /// # Errors
-    /// No thread could be started, or this build does not have the back end.
+    /// No thread could be started, this build does not have the back end, or the target does not have the precision.
     pub fn with_registry(registry: Registry, options: Options) -> Result<Compiler, Error> {
         options.backend.check()?;
         let mut options = options;
@@ -137,6 +139,10 @@ impl Compiler {
         // Models may be compiled for a GPU that is elsewhere.
         if gpu.is_some() || !options.passes.target.is_gpu() {
             aim(&mut options, gpu.as_deref());
+        }
+        if options.passes.precision != Precision::Full && options.passes.target.is_gpu() {
+            let why = "products of bf16 from f32 are for processors; on a GPU use tf32, or a model of bf16";
+            return Err(Diagnostic::new(DiagnosticCode::Unsupported, why).into());
         }
         let pool = Arc::new(Pool::new(resolve_threads(options.threads))?);
         let code = options.code_cache.clone().map(|path| Arc::new(CodeFolder::new(path)));
