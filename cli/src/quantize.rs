@@ -81,7 +81,7 @@ enum Activations {
     S8,
 }
 
-/// Runs that are compared with those of the float model, at most.
+/// Most runs of the report on the loss.
 const COMPARED_RUNS: usize = 16;
 
 pub fn run(args: &QuantizeArgs) -> Result<(), CliFailure> {

@@ -5,7 +5,7 @@ use core::ops::Range;
 use tensorc_abi::image::LIBRARIES;
 use tensorc_abi::{Attention, BatchedGemm, Contraction, Conv2d, ConvVariant};
 use tensorc_kernels::{
-    EpilogueCall, LeftOperand, PrologueCall, attention_run_by, attention_scratch, attention_tasks, conv_affinity_by,
+    EpilogueCall, LeftOperand, PrologueCall, attention_run, attention_scratch, attention_tasks, conv_affinity_by,
     conv_run_by, conv_scratch_by, conv_tasks_by, double_run, double_scratch, double_tasks, gemm_affinity, gemm_run,
     gemm_scratch, gemm_tasks, integer_run, integer_scratch, integer_tasks, quantised_run, quantised_scratch,
     quantised_tasks, rounded_affinity, rounded_run, rounded_scratch, rounded_tasks,
@@ -244,7 +244,7 @@ unsafe fn run_attention<const ROUNDED: bool>(
     unsafe {
         let [q, k, v, out] = [0, 1, 2, 3].map(|i| operand(arguments, i));
         let epilogue = call.epilogue.map(|f| (EpilogueCall { f, args: arguments.wrapping_add(4) }, call.args));
-        attention_run_by::<ROUNDED>(attention, [q, k, v], out, epilogue, tasks, scratch);
+        attention_run::<ROUNDED>(attention, [q, k, v], out, epilogue, tasks, scratch);
     }
 }
 

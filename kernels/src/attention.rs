@@ -109,27 +109,13 @@ pub fn attention_scratch(call: &Attention, args: usize) -> usize {
 /// Executes the tasks `tasks` of a call, with the epilogue applied to each tile of scores: its code takes the
 /// tile, then the arguments, of which there are `count`.
 ///
+/// `ROUNDED` is whether operands are rounded ([`Attention::rounded`]): what the others need is not linked.
+///
 /// # Safety
 /// The operands address every element `call` names, the result does not overlap them and nothing else accesses
 /// the tasks' part of it, `scratch` has [`attention_scratch`] bytes aligned for pointers, `tasks` lies within
 /// [`attention_tasks`], and the epilogue's arguments fit its code.
-pub unsafe fn attention_run(
-    call: &Attention,
-    operands: [*const f32; 3],
-    out: *mut f32,
-    epilogue: Option<(EpilogueCall, usize)>,
-    tasks: Range<u64>,
-    scratch: *mut u8,
-) {
-    // SAFETY: passed on from the caller.
-    unsafe { attention_run_with(isa(), call, operands, out, epilogue, tasks, scratch) }
-}
-
-/// [`attention_run`] where it is known whether operands are rounded: what the others need is not linked.
-///
-/// # Safety
-/// As for [`attention_run`], and `ROUNDED` is [`Attention::rounded`].
-pub unsafe fn attention_run_by<const ROUNDED: bool>(
+pub unsafe fn attention_run<const ROUNDED: bool>(
     call: &Attention,
     operands: [*const f32; 3],
     out: *mut f32,
@@ -168,7 +154,7 @@ pub unsafe fn attention_run_with(
 }
 
 /// # Safety
-/// As for [`attention_run_by`].
+/// As for [`attention_run`].
 unsafe fn run<const ROUNDED: bool>(
     level: IsaLevel,
     call: &Attention,

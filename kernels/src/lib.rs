@@ -54,7 +54,7 @@ mod soft_libcalls;
 pub mod vmath;
 mod weights;
 
-pub use attention::{attention_run, attention_run_by, attention_run_with, attention_scratch, attention_tasks};
+pub use attention::{attention_run, attention_run_with, attention_scratch, attention_tasks};
 pub use conv::{
     conv_affinity, conv_affinity_by, conv_run, conv_run_by, conv_run_with, conv_scratch, conv_scratch_by, conv_tasks,
     conv_tasks_by, conv_variant,

@@ -288,7 +288,7 @@ impl QuantisedProduct<'_> {
             let chunks = schedule.depth.range(block);
             let first = chunks.start * schedule.form.chunk();
             let k = schedule.k.min(chunks.end * schedule.form.chunk()) - first;
-            // SAFETY: the chunks are those of the columns, and scratch holds them.
+            // SAFETY: each column has these chunks, and scratch has room for them unpacked.
             unsafe { self.unpack(chunks, cols.clone(), k, panel) };
             for rows in panels.clone().map(|p| schedule.rows.range(p)) {
                 let tile = Tile {

@@ -15,7 +15,7 @@ use tensorc_abi::Packing;
 use crate::conv;
 use crate::isa;
 use crate::isa::Isa;
-use crate::isa_levels::{IsaLevel, NR, PAIR, Panel, RoundedPair};
+use crate::isa_levels::{IsaLevel, NR, PAIR, Panel, RoundedPanel};
 
 /// Number of f32 elements of the packed form; zero for [`Packing::Plain`], which is the constant
 /// itself.
@@ -123,29 +123,30 @@ unsafe fn pack_matrix(level: &IsaLevel, packing: &Packing, units: Range<usize>, 
     let (k, n) = (k as usize, n as usize);
     let (rows, columns) = gemm_part(packing, &units);
     let origin = src.wrapping_sub(pack_source(packing, units).start);
-    let depth = if col_stride == 1 || rounded { ROWS } else { k };
+    let depth = if col_stride == 1 { ROWS } else { k };
     let words = words_of(k, rounded);
-    for first in rows.clone().step_by(depth.max(1)) {
+    for first in rows.clone().step_by(depth) {
         let (depth, row) = (depth.min(rows.end - first), first as isize * row_stride as isize);
         for column in columns.clone().step_by(NR) {
             let to = &mut dst[column * words + words_of(first, rounded) * NR..][..words_of(depth, rounded) * NR];
-            let mut wide = [[0.0f32; NR]; ROWS];
-            let panel = Panel {
-                src: origin.wrapping_offset(offset as isize + row + column as isize * col_stride as isize),
-                k_stride: row_stride as isize,
-                j_stride: col_stride as isize,
-                k: depth,
-                width: NR.min(n - column),
-                dst: if rounded { wide.as_flattened_mut().as_mut_ptr() } else { to.as_mut_ptr() },
-                ld: NR as isize,
-                pad: NR,
-            };
-            // SAFETY: the panel is depth×NR elements, and the source covers these rows and columns.
-            unsafe { level.panel(&panel) };
-            if rounded {
-                for (rows, to) in wide.as_chunks::<PAIR>().0.iter().zip(to.as_chunks_mut::<NR>().0) {
-                    // SAFETY: both are as large.
-                    unsafe { level.rounded_pair(&RoundedPair { rows, to: core::ptr::from_mut(to).cast() }) };
+            let from = origin.wrapping_offset(offset as isize + row + column as isize * col_stride as isize);
+            let (steps, columns) = ([row_stride as isize, col_stride as isize], NR.min(n - column));
+            // SAFETY: the panel has room for these rows and columns, which the source covers.
+            unsafe {
+                if rounded {
+                    let to = to.as_mut_ptr().cast();
+                    level.rounded_panel(&RoundedPanel { from, steps, terms: depth, columns, to });
+                } else {
+                    level.panel(&Panel {
+                        src: from,
+                        k_stride: steps[0],
+                        j_stride: steps[1],
+                        k: depth,
+                        width: columns,
+                        dst: to.as_mut_ptr(),
+                        ld: NR as isize,
+                        pad: NR,
+                    });
                 }
             }
         }

@@ -18,8 +18,8 @@ use crate::options::Precision;
 /// Fewest terms of a product that is worth it: operands are rounded once for each.
 const FEWEST_TERMS: i64 = 16;
 
-/// Marks products and convolutions with constants, and products of attention, that may round their operands. Requires layouts chosen; nothing happens unless the options
-/// ask for bf16 on a processor.
+/// Marks products and convolutions with constants, and products of attention, that may round their operands. Requires layouts
+/// chosen; nothing happens unless the options ask for bf16 on a processor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundProducts;
 
@@ -61,7 +61,7 @@ fn rounded(graph: &Graph, node: NodeId, keep: &BTreeSet<String>) -> Result<Vec<N
         return Ok(vec![]);
     }
     // Weights of a few bits stay packed.
-    let is_constant = |i: usize| graph.constant(args[i]).is_some_and(|data| data.content().blocked().is_none());
+    let is_constant = |i: usize| graph.constant(args[i]).is_some_and(|data| !data.is_packed());
     let alone = match library_call(c, &lhs, &rhs, None) {
         Some(LibraryCall::Gemm(gemm)) => {
             let is_shared = gemm.call.b.batch_strides == [Extent::ZERO; 3];

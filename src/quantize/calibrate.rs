@@ -150,7 +150,7 @@ pub(super) fn ranges(
     Ok(found)
 }
 
-/// The ranges that a method leaves of those of `ranges`.
+/// The calibrated ranges: `ranges`, clipped as the method says.
 ///
 /// # Errors
 /// As [`observe`].

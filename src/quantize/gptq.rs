@@ -103,7 +103,7 @@ impl Correlation {
 pub(super) struct InverseFactor {
     /// `[k, k]`, 0 below the diagonal.
     rows: Vec<f32>,
-    /// The mean squares of the inputs, relative to those of all.
+    /// The mean square of each input, divided by the mean over all inputs.
     importance: Vec<f32>,
 }
 

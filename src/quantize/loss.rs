@@ -1,4 +1,4 @@
-//! What quantisation loses: values of the quantised model against those of the float model.
+//! The quantisation error: signal-to-noise ratio and largest error of layers and outputs, against the float model.
 
 use std::collections::{BTreeMap, BTreeSet};
 

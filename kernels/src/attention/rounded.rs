@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use super::{AttentionTask, COLS, ROWS};
 use crate::blocking::row_panels;
-use crate::isa_levels::{LANES, NR, PAIR, Panel, RoundedPair, RoundedRow, RoundedTile};
+use crate::isa_levels::{NR, PAIR, RoundedPanel, RoundedRow, RoundedTile};
 
 impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
     /// Words of a row of queries, which lie [`super::AttentionTasks::query_stride`] apart.
@@ -45,47 +45,16 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                 let from = self.k.wrapping_offset(j as isize * call.k.col_stride as isize);
                 let steps = [call.k.row_stride as isize, call.k.col_stride as isize];
                 let to = self.memory.keys.add((j - keys.start) / NR * NR * self.pairs());
-                self.panel((from, steps), [s.depth, NR.min(keys.end - j)], to.cast());
+                let columns = NR.min(keys.end - j);
+                self.level.rounded_panel(&RoundedPanel { from, steps, terms: s.depth, columns, to: to.cast() });
             }
             let rows = self.v.wrapping_offset(keys.start as isize * call.v.row_stride as isize);
             for c in (0..s.size).step_by(NR) {
                 let from = rows.wrapping_offset(c as isize * call.v.col_stride as isize);
                 let steps = [call.v.row_stride as isize, call.v.col_stride as isize];
                 let to = self.memory.values.add(c * keys.len().div_ceil(PAIR));
-                self.panel((from, steps), [keys.len(), NR.min(s.size - c)], to.cast());
-            }
-        }
-    }
-
-    /// Packs a panel of `width` columns of so many terms, in pairs; columns and terms that it has not are 0.
-    ///
-    /// # Safety
-    /// The columns are readable, and `to` has room.
-    unsafe fn panel(
-        &self,
-        (from, [row, step]): (*const f32, [isize; 2]),
-        [terms, width]: [usize; 2],
-        to: *mut [u32; NR],
-    ) {
-        for first in (0..terms).step_by(LANES) {
-            let mut wide = [[0.0f32; NR]; LANES];
-            let k = LANES.min(terms - first);
-            let panel = Panel {
-                src: from.wrapping_offset(first as isize * row),
-                k_stride: row,
-                j_stride: step,
-                k,
-                width,
-                dst: wide.as_flattened_mut().as_mut_ptr(),
-                ld: NR as isize,
-                pad: NR,
-            };
-            // SAFETY: by the caller's contract; a panel of so many terms fits.
-            unsafe {
-                self.level.panel(&panel);
-                for (i, rows) in wide.as_chunks::<PAIR>().0.iter().take(k.div_ceil(PAIR)).enumerate() {
-                    self.level.rounded_pair(&RoundedPair { rows, to: to.add(first / PAIR + i) });
-                }
+                let columns = NR.min(s.size - c);
+                self.level.rounded_panel(&RoundedPanel { from, steps, terms: keys.len(), columns, to: to.cast() });
             }
         }
     }

@@ -37,7 +37,8 @@ pub(crate) use attention::{Dots, Scores};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 pub(crate) use integer::{GROUP_BYTES, INTEGER_COLS, IntegerPanel, IntegerTile, TERMS};
 pub(crate) use quantised::{CODED_ROWS, CodedPanel, CodedRows, Decoded};
-pub(crate) use rounded::{PAIR, RoundedPair, RoundedRow, RoundedTile};
+use rounded::RoundedPair;
+pub(crate) use rounded::{PAIR, RoundedPanel, RoundedRow, RoundedTile};
 
 /// Most rows of one packed panel of the left operand.
 pub(crate) const MR: usize = 12;

@@ -19,6 +19,36 @@ impl RegisterTile {
             }
         }
     }
+
+    /// Computes a single pixel, whose sums of a block of channels `add` adds an element of x and its filters to.
+    ///
+    /// # Safety
+    /// As [`super::IsaLevel`].
+    #[inline(always)]
+    pub(super) unsafe fn one_pixel(&self, add: impl Fn(&mut [f32; LANES], f32, &[f32; LANES])) {
+        for v in 0..self.vectors {
+            let mut sums = [0.0f32; LANES];
+            // SAFETY: all addresses are of elements that the tile names.
+            unsafe {
+                let y = core::slice::from_raw_parts_mut(self.y.add(v * self.y_block), LANES);
+                if self.continued {
+                    sums.copy_from_slice(y);
+                }
+                let mut w = self.w.add(v * LANES);
+                for b in 0..self.blocks {
+                    for tap in 0..self.kernel[0] * self.kernel[1] {
+                        let (r, s) = (tap / self.kernel[1], tap % self.kernel[1]);
+                        let x = self.x.add(b * self.block + r * self.tap[0] + s * self.tap[1]);
+                        for c in 0..self.channels {
+                            add(&mut sums, *x.add(c), &*w.cast());
+                            w = w.wrapping_add(self.vectors * LANES);
+                        }
+                    }
+                }
+                y.copy_from_slice(&sums);
+            }
+        }
+    }
 }
 
 /// # Safety
@@ -31,31 +61,11 @@ pub(super) unsafe fn register_tile(t: &RegisterTile) {
 /// # Safety
 /// As [`super::IsaLevel`], with a single pixel.
 unsafe fn pixel(t: &RegisterTile) {
-    for v in 0..t.vectors {
-        let mut acc = [0.0f32; LANES];
-        // SAFETY: all addresses are of elements that the tile names.
-        unsafe {
-            let y = core::slice::from_raw_parts_mut(t.y.add(v * t.y_block), LANES);
-            if t.continued {
-                acc.copy_from_slice(y);
-            }
-            let mut w = t.w.add(v * LANES);
-            for b in 0..t.blocks {
-                for tap in 0..t.kernel[0] * t.kernel[1] {
-                    let (r, s) = (tap / t.kernel[1], tap % t.kernel[1]);
-                    let x = t.x.add(b * t.block + r * t.tap[0] + s * t.tap[1]);
-                    for c in 0..t.channels {
-                        let value = *x.add(c);
-                        for (j, sum) in acc.iter_mut().enumerate() {
-                            *sum = Baseline.mul_add(value, *w.add(j), *sum);
-                        }
-                        w = w.wrapping_add(t.vectors * LANES);
-                    }
-                }
-            }
-            y.copy_from_slice(&acc);
-        }
-    }
+    let add = |sums: &mut [f32; LANES], x: f32, filters: &[f32; LANES]| {
+        sums.iter_mut().zip(filters).for_each(|(sum, w)| *sum = Baseline.mul_add(x, *w, *sum));
+    };
+    // SAFETY: passed on from the caller.
+    unsafe { t.one_pixel(add) };
 }
 
 /// # Safety

@@ -1,9 +1,9 @@
 //! Products of f32 rounded to bf16, with sums in f32: a register tile of twelve rows and 32 columns, two terms at a time.
 //!
-//! `vdpbf16ps` adds two products to each lane where the processor has it (AVX-512 BF16). It takes numbers below the normal
-//! range for zero, and rounds sums in an order of its own: bits differ from those of the other levels.
+//! `vdpbf16ps` adds two products to each lane where the processor has it (AVX-512 BF16). It flushes subnormal numbers to
+//! zero and rounds the sum of a pair once; results differ from those of the other levels in the last bits.
 
-use super::NR;
+use super::{IsaLevel, LANES, NR, Panel};
 
 /// Terms of a word: the first in its low half.
 pub(crate) const PAIR: usize = 2;
@@ -44,6 +44,45 @@ pub(crate) struct RoundedPair {
     /// Both rows, one after the other.
     pub rows: *const [[f32; NR]; PAIR],
     pub to: *mut [u32; NR],
+}
+
+/// Columns of B to be packed as pairs: term k of column j, at `from[k·steps[0] + j·steps[1]]`, becomes a half of `to[k / 2][j]`.
+/// Columns beyond the last, and a term beside the last of an odd number, become zeros.
+pub(crate) struct RoundedPanel {
+    pub from: *const f32,
+    pub steps: [isize; 2],
+    pub terms: usize,
+    /// At most [`NR`].
+    pub columns: usize,
+    pub to: *mut [u32; NR],
+}
+
+impl IsaLevel {
+    /// # Safety
+    /// The columns are readable, with any alignment, and `to` has room for the pairs.
+    pub unsafe fn rounded_panel(self, p: &RoundedPanel) {
+        for first in (0..p.terms).step_by(LANES) {
+            let mut wide = [[0.0f32; NR]; LANES];
+            let terms = LANES.min(p.terms - first);
+            let panel = Panel {
+                src: p.from.wrapping_offset(first as isize * p.steps[0]),
+                k_stride: p.steps[0],
+                j_stride: p.steps[1],
+                k: terms,
+                width: p.columns,
+                dst: wide.as_flattened_mut().as_mut_ptr(),
+                ld: NR as isize,
+                pad: NR,
+            };
+            // SAFETY: by the caller's contract; so many terms fit.
+            unsafe {
+                self.panel(&panel);
+                for (i, rows) in wide.as_chunks::<PAIR>().0.iter().take(terms.div_ceil(PAIR)).enumerate() {
+                    self.rounded_pair(&RoundedPair { rows, to: p.to.add(first / PAIR + i) });
+                }
+            }
+        }
+    }
 }
 
 /// A number rounded to bf16, ties to even; NaNs stay NaNs.

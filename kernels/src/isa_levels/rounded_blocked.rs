@@ -8,34 +8,16 @@ use super::{LANES, RegisterTile};
 /// As [`super::IsaLevel`], with a single pixel.
 #[inline(always)]
 unsafe fn pixel(t: &RegisterTile) {
-    for v in 0..t.vectors {
-        let mut acc = [0.0f32; LANES];
-        // SAFETY: all addresses are of elements that the tile names.
-        unsafe {
-            let y = core::slice::from_raw_parts_mut(t.y.add(v * t.y_block), LANES);
-            if t.continued {
-                acc.copy_from_slice(y);
-            }
-            let mut w = t.w.add(v * LANES);
-            for b in 0..t.blocks {
-                for tap in 0..t.kernel[0] * t.kernel[1] {
-                    let (r, s) = (tap / t.kernel[1], tap % t.kernel[1]);
-                    let x = t.x.add(b * t.block + r * t.tap[0] + s * t.tap[1]);
-                    for c in 0..t.channels {
-                        let [low, high] = halves((*x.add(c)).to_bits());
-                        let filters = &*w.cast::<[f32; LANES]>();
-                        for (sum, word) in acc.iter_mut().zip(filters) {
-                            let [first, second] = halves(word.to_bits());
-                            *sum += low * first;
-                            *sum += high * second;
-                        }
-                        w = w.wrapping_add(t.vectors * LANES);
-                    }
-                }
-            }
-            y.copy_from_slice(&acc);
+    let add = |sums: &mut [f32; LANES], x: f32, filters: &[f32; LANES]| {
+        let [low, high] = halves(x.to_bits());
+        for (sum, word) in sums.iter_mut().zip(filters) {
+            let [first, second] = halves(word.to_bits());
+            *sum += low * first;
+            *sum += high * second;
         }
-    }
+    };
+    // SAFETY: passed on from the caller.
+    unsafe { t.one_pixel(add) };
 }
 
 pub(super) mod portable {

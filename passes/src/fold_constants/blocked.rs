@@ -17,7 +17,7 @@ use tensorc_ir::{DenseType, TensorData};
 use crate::manager::PassCx;
 use source::{Codes, Flat, Place, number};
 
-/// Fewest elements of weights that stay packed: those of smaller ones cost little as f32.
+/// Least number of elements of a matrix that stays packed; a smaller one takes little memory as f32.
 const MIN_ELEMENTS: u64 = 1 << 14;
 /// Fewest terms with one scale.
 const MIN_BLOCK: u64 = BlockedWeights::LANES as u64;

@@ -5,7 +5,7 @@ use core::ops::Range;
 use tensorc_abi::Conv2d;
 
 use super::{BlockedTasks, PANEL};
-use crate::isa_levels::{IsaLevel, LANES, NR, PAIR, Panel, RoundedPair};
+use crate::isa_levels::{IsaLevel, LANES, NR, PAIR, Panel, RoundedPanel};
 
 /// Elements of packed filters, or words: whole blocks of output channels.
 pub fn packed_len(call: &Conv2d) -> usize {
@@ -72,23 +72,17 @@ pub unsafe fn pack_rounded(level: &IsaLevel, call: &Conv2d, panels: Range<usize>
         let first = panel * PANEL * LANES;
         let mut to = dst[first * words..(first + rows) * words].chunks_exact_mut(rows);
         for (block, tap) in (0..shape.in_channels / lanes).flat_map(|block| (0..taps).map(move |tap| (block, tap))) {
-            let mut wide = [[0.0f32; NR]; LANES];
-            let terms = Panel {
-                src: origin.wrapping_add(first * depth + block * LANES * taps + tap),
-                k_stride: taps as isize,
-                j_stride: depth as isize,
-                k: LANES,
-                width: rows.min(shape.out_channels - first),
-                dst: wide.as_flattened_mut().as_mut_ptr(),
-                ld: NR as isize,
-                pad: NR,
+            let mut pairs = [[0u32; NR]; LANES / PAIR];
+            let terms = RoundedPanel {
+                from: origin.wrapping_add(first * depth + block * LANES * taps + tap),
+                steps: [taps as isize, depth as isize],
+                terms: LANES,
+                columns: rows.min(shape.out_channels - first),
+                to: pairs.as_mut_ptr(),
             };
-            // SAFETY: rows and terms are inside the filter matrix, and the panel has room for them.
-            unsafe { level.panel(&terms) };
-            for (pair, to) in wide.as_chunks::<PAIR>().0.iter().zip(&mut to) {
-                let mut row = [0u32; NR];
-                // SAFETY: both are of NR columns.
-                unsafe { level.rounded_pair(&RoundedPair { rows: pair, to: &raw mut row }) };
+            // SAFETY: rows and terms are inside the filter matrix, and the pairs have room for them.
+            unsafe { level.rounded_panel(&terms) };
+            for (row, to) in pairs.iter().zip(&mut to) {
                 row.iter().zip(to).for_each(|(word, to)| *to = f32::from_bits(*word));
             }
         }
