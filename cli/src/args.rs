@@ -7,6 +7,7 @@ use std::{env, fs};
 
 use clap::Args;
 use tensorc::ir::diag::Diagnostic;
+use tensorc::ir::graph::Graph;
 use tensorc::passes::{FusionStrategy, Precision};
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device as Place, DeviceKind};
@@ -170,6 +171,23 @@ impl CompileArgs {
     }
 }
 
+/// Refuses names of `--keep-f32` that no node has. The nodes of a model whose branches depend on its inputs are not known yet.
+pub fn kept_nodes_exist(compiler: &Compiler, model: &Model) -> Result<(), Usage> {
+    let Precision::Bf16 { keep } = &compiler.options().passes.precision else { return Ok(()) };
+    if model.has_branches() {
+        return Ok(());
+    }
+    match keep.iter().find(|name| !has_node(model.graph(), name)) {
+        Some(name) => Err(Usage(format!("--keep-f32: the model has no node `{name}`"))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a node of a graph, or of a body within it, has a name.
+fn has_node(graph: &Graph, name: &str) -> bool {
+    graph.order().into_iter().any(|id| *graph.node(id).name == *name) || graph.bodies().any(|body| has_node(body, name))
+}
+
 /// The text in a file.
 pub fn text_of(path: &Path) -> Result<String, Error> {
     fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })
@@ -226,6 +244,7 @@ impl ModelArgs {
     /// As [`ModelArgs::load`]; sequences and optional values also have the tensors of a file.
     fn load_for(&self, compiler: &Compiler, shapes: &[String], file: Option<&Path>) -> Result<Model, CliFailure> {
         let mut model = compiler.load_with(&self.model, self.params.as_deref())?;
+        kept_nodes_exist(compiler, &model)?;
         if model.has_lists() {
             let stored = file.map(npz::read).transpose()?.unwrap_or_default();
             let options = shapes.iter().chain(&self.values).filter_map(|text| Some(text.rsplit_once('=')?.0));

@@ -1,5 +1,7 @@
 //! Why a command fails.
 
+use std::path::PathBuf;
+
 /// Whatever ends a command.
 pub type CliFailure = Box<dyn std::error::Error>;
 
@@ -7,6 +9,14 @@ pub type CliFailure = Box<dyn std::error::Error>;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
+
+/// An error about the contents of a file.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+pub struct InFile {
+    pub path: PathBuf,
+    pub source: tensorc::Error,
+}
 
 /// What was compared differs: a result, not a fault.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +29,8 @@ const LONGEST: usize = 10_000;
 /// The message for the terminal. What it quotes from a model cannot begin a line or send the terminal a command.
 pub fn line(failure: &CliFailure) -> String {
     // What a linker prints has lines of its own.
-    let quotes = failure.downcast_ref().is_some_and(|error| !matches!(error, tensorc::Error::Link(_)));
+    let quotes =
+        failure.is::<InFile>() || failure.downcast_ref().is_some_and(|error| !matches!(error, tensorc::Error::Link(_)));
     let message = failure.to_string();
     let mut line = String::new();
     for c in message.chars().take(LONGEST) {

@@ -3,7 +3,7 @@
 use tensorc::{Error, ErrorKind};
 use tensorc_data::{Cause, DataError};
 
-use super::failure::{CliFailure, Usage};
+use super::failure::{CliFailure, InFile, Usage};
 
 /// One line, if there is something to say; `command` is what was called.
 pub fn of(failure: &CliFailure, command: &str) -> Option<String> {
@@ -17,6 +17,9 @@ pub fn of(failure: &CliFailure, command: &str) -> Option<String> {
 fn kind(failure: &CliFailure) -> Option<ErrorKind> {
     if let Some(error) = failure.downcast_ref::<Error>() {
         return Some(error.kind());
+    }
+    if let Some(InFile { source, .. }) = failure.downcast_ref() {
+        return Some(source.kind());
     }
     match failure.downcast_ref::<DataError>()? {
         DataError::At { cause: Cause::Io(error), .. } => Some(match error.kind() {

@@ -26,7 +26,7 @@ use tensorc::schedule::{Target, cost, plan_memory, verify::verify_clusters};
 use tensorc::{Compiler, Error, Isa, Model, Options, binding, lower};
 use tensorc_codegen::lower::lower_open;
 
-use super::args::{CompileArgs, text_of};
+use super::args::{CompileArgs, kept_nodes_exist, text_of};
 use super::arrays;
 use super::code::DumpForm;
 use super::failure::{CliFailure, Usage};
@@ -277,6 +277,7 @@ impl OptJob<'_> {
     fn read(&mut self, path: &Path) -> Result<TextModule, CliFailure> {
         if path.extension().is_none_or(|e| e != "tc") {
             let mut model = self.compiler.load_with(path, self.args.params.as_deref())?;
+            kept_nodes_exist(&self.compiler, &model)?;
             if model.has_lists() {
                 model = model.with_elements(&self.shapes.keys().map(String::as_str).collect::<Vec<_>>())?;
             }

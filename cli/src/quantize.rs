@@ -11,7 +11,7 @@ use tensorc::quantize::{
 use tensorc::{Compiler, Error, quantize};
 
 use super::args::CompileArgs;
-use super::failure::{CliFailure, Usage};
+use super::failure::{CliFailure, InFile, Usage};
 use super::output::print;
 use super::{arrays, progress};
 
@@ -146,7 +146,7 @@ fn samples(compiler: &Compiler, model: &Path, data: &Path) -> Result<Vec<Sample>
         let inputs = arrays::inputs(&model, Some(&path), &[])?.arrays;
         // Errors of the library count samples; a file is named here.
         let named: Vec<(&str, ())> = inputs.iter().map(|(name, _)| (name.as_str(), ())).collect();
-        model.ordered(&named).map_err(|error| format!("{}: {error}", path.display()))?;
+        model.ordered(&named).map_err(|source| InFile { path, source })?;
         Ok(inputs)
     };
     files.into_iter().map(one).collect()

@@ -230,4 +230,6 @@ fn errors_say_what_to_do_next() {
         fails(&["run", &digits, "--device=gpu"], 1, "CUDA", "--features cuda");
     }
     fails(&["run", &digits, "--backend=gcc"], 2, "gcc", "tensorc run --help");
+    let kept = ["run", &digits, "--precision=bf16", "--keep-f32=no-such-node"];
+    fails(&kept, 2, "the model has no node `no-such-node`", "tensorc run --help");
 }
