@@ -63,7 +63,7 @@ impl<'r> StaticValues<'r> {
             }
             if operands_done {
                 self.evaluate(graph, node);
-            } else if entered.insert(node) {
+            } else if entered.insert(node) && !self.counts(graph, node) {
                 stack.push((node, true));
                 let small = graph.args(node).into_iter().filter(|a| self.small(graph, *a));
                 stack.extend(small.filter(|a| self.stated(graph, *a).is_none()).map(|a| (a.node, false)));
@@ -99,6 +99,26 @@ impl<'r> StaticValues<'r> {
     /// on symbols.
     fn small(&self, graph: &Graph, v: Value) -> bool {
         graph.resolved(v).dense().is_none_or(|t| self.fits(&[t]))
+    }
+
+    /// Whether an operator gives integers that follow from the types of other operands, as extents do: what computes these
+    /// operands, weights of a whole model perhaps, is not evaluated then.
+    fn counts(&self, graph: &Graph, node: NodeId) -> bool {
+        let NodeKind::Op(_) = &graph.node(node).kind else { return false };
+        let outputs: Option<Vec<DenseType>> = results(graph, node).map(|v| graph.resolved(v).dense()).collect();
+        let Some(outputs) = outputs.filter(|all| all.iter().all(|t| t.dtype.is_int()) && self.fits(all)) else {
+            return false;
+        };
+        let operands = graph.operands(node);
+        let is_float = |v: &Value| graph.resolved(*v).dense().is_some_and(|t| t.dtype.is_float());
+        if !operands.iter().flatten().any(is_float) {
+            return false;
+        }
+        let values: Vec<Option<TensorData>> = operands.iter().map(|v| v.and_then(|v| self.known(graph, v))).collect();
+        let Some(data) = self.evaluate_from_types(graph, node, &outputs, &values) else { return false };
+        let mut memo = self.memo.borrow_mut();
+        memo.extend(results(graph, node).zip(data).map(|(v, data)| (v, KnownValues::Value(data))));
+        true
     }
 
     fn evaluate(&self, graph: &Graph, node: NodeId) {
