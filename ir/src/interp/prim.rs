@@ -92,9 +92,13 @@ fn map(f: &ScalarFn, inputs: &[&TensorData], outputs: &[DenseType]) -> Result<Ve
     let dims = &outputs[0].dims;
     let strides: Vec<_> = inputs.iter().map(|t| broadcast_strides(&t.ty, dims.len())).collect();
     let mut bytes: Vec<Vec<u8>> = outputs.iter().map(|t| Vec::with_capacity(t.bytes() as usize)).collect();
+    let (mut args, mut values) = (vec![], vec![]);
     for_each_coord(dims, |c| {
-        let args: Vec<Scalar> = inputs.iter().zip(&strides).map(|(t, s)| t.get(dot(c, s))).collect();
-        for (out, value) in bytes.iter_mut().zip(f.eval(&args, c)) {
+        args.clear();
+        args.extend(inputs.iter().zip(&strides).map(|(t, s)| t.get(dot(c, s))));
+        f.eval_nodes(&args, c, &mut values);
+        for (out, node) in bytes.iter_mut().zip(&f.outputs) {
+            let value = values[node.0 as usize];
             out.extend_from_slice(&value.bits.to_le_bytes()[..value.dtype.size()]);
         }
     });
@@ -126,12 +130,17 @@ fn reduce(
         .collect();
     let mut accumulators = vec![r.init.clone(); kept.len() as usize];
     let mut position = 0;
+    let (mut args, mut values) = (vec![], vec![]);
     for_each_coord(dims, |c| {
-        let args: Vec<Scalar> = inputs.iter().map(|t| t.get(position)).collect();
+        args.clear();
+        args.extend(inputs.iter().map(|t| t.get(position)));
         position += 1;
         let acc = &mut accumulators[dot(c, &strides) as usize];
-        acc.extend(map.eval(&args, c));
-        *acc = combine.eval(acc, &[]);
+        map.eval_nodes(&args, c, &mut values);
+        acc.extend(map.outputs.iter().map(|node| values[node.0 as usize]));
+        combine.eval_nodes(acc, &[], &mut values);
+        acc.clear();
+        acc.extend(combine.outputs.iter().map(|node| values[node.0 as usize]));
     });
     let results: Vec<Vec<Scalar>> = accumulators.iter().map(|a| finish.eval(a, &[])).collect();
     Ok(outputs.iter().enumerate().map(|(j, t)| TensorData::from_fn(t.clone(), |i| results[i as usize][j])).collect())

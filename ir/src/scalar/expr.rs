@@ -144,7 +144,14 @@ impl ScalarFn {
 
     /// Evaluates at one element.
     pub fn eval(&self, inputs: &[Scalar], coords: &[i64]) -> Vec<Scalar> {
-        let mut values: Vec<Scalar> = Vec::with_capacity(self.nodes.len());
+        let mut values = Vec::with_capacity(self.nodes.len());
+        self.eval_nodes(inputs, coords, &mut values);
+        self.outputs.iter().map(|o| values[o.0 as usize]).collect()
+    }
+
+    /// Evaluates all nodes at one element. `values` has the value of each afterwards; its memory is used again.
+    pub fn eval_nodes(&self, inputs: &[Scalar], coords: &[i64], values: &mut Vec<Scalar>) {
+        values.clear();
         for node in &self.nodes {
             let value = match node {
                 ScalarNode::Input(i) => inputs[*i as usize],
@@ -157,6 +164,5 @@ impl ScalarFn {
             };
             values.push(value);
         }
-        self.outputs.iter().map(|o| values[o.0 as usize]).collect()
     }
 }

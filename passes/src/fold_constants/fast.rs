@@ -110,9 +110,11 @@ fn eval_view(view: &View, input: &TensorData, output: &DenseType) -> Option<Tens
                 let start = row as usize * size;
                 line.copy_from_slice(&source[start..start + n * size]);
             } else {
-                for (i, element) in line.chunks_exact_mut(size).enumerate() {
-                    let position = (row + i as i64 * strides[inner]) as usize * size;
-                    element.copy_from_slice(&source[position..position + size]);
+                match size {
+                    1 => copy_steps::<1>(line, &source, row, strides[inner]),
+                    2 => copy_steps::<2>(line, &source, row, strides[inner]),
+                    4 => copy_steps::<4>(line, &source, row, strides[inner]),
+                    _ => copy_steps::<8>(line, &source, row, strides[inner]),
                 }
             }
             let Some(axis) = (0..inner).rev().find(|a| at[*a] + 1 < output.dims[*a]) else { break };
@@ -120,6 +122,14 @@ fn eval_view(view: &View, input: &TensorData, output: &DenseType) -> Option<Tens
             at[axis + 1..].fill(0);
         }
     })
+}
+
+/// Copies every `step`th element of so many bytes from the element `first` on.
+fn copy_steps<const SIZE: usize>(to: &mut [u8], from: &[u8], first: i64, step: i64) {
+    let from = from.as_chunks::<SIZE>().0;
+    for (i, to) in to.as_chunks_mut::<SIZE>().0.iter_mut().enumerate() {
+        *to = from[(first + i as i64 * step) as usize];
+    }
 }
 
 /// A result in memory for constants; `None` if there is none.
