@@ -1,5 +1,7 @@
 //! Which part of a convolution is computed, by which algorithm, and by which kernel of the library.
 
+use crate::DType;
+
 /// Algorithms of a convolution with packed filters. They differ by rounding, and in what values that are not finite
 /// reach; the meaning is the sum of products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,6 +57,9 @@ pub enum ConvPass {
     DataGradient,
     /// The gradient of the filters, of x and that of y. The sum runs over ascending n, p, q.
     FilterGradient,
+    /// y, of i32, of x of u8 and filters `[oc, kh, kw, ic]` of i8, of one group whose channels come in fours. The sum is exact
+    /// modulo 2³².
+    Bytes,
 }
 
 impl Default for ConvPass {
@@ -65,7 +70,7 @@ impl Default for ConvPass {
 
 impl ConvPass {
     /// All passes. Images of compiled models hold the position: new ones come last.
-    pub const ALL: [ConvPass; 7] = [
+    pub const ALL: [ConvPass; 8] = [
         ConvPass::Packed(ConvAlgorithm::Direct),
         ConvPass::Forward,
         ConvPass::DataGradient,
@@ -73,6 +78,7 @@ impl ConvPass {
         ConvPass::Packed(ConvAlgorithm::WinogradF2),
         ConvPass::Packed(ConvAlgorithm::WinogradF4),
         ConvPass::Packed(ConvAlgorithm::Bf16),
+        ConvPass::Bytes,
     ];
 
     /// The pass of a convolution of plain filters by an algorithm: packed ones are needed unless it is the sum.
@@ -101,6 +107,14 @@ impl ConvPass {
         matches!(self, ConvPass::Packed(_))
     }
 
+    /// Types of x, filters and y.
+    pub const fn types(self) -> [DType; 3] {
+        match self {
+            ConvPass::Bytes => [DType::U8, DType::I8, DType::I32],
+            _ => [DType::F32; 3],
+        }
+    }
+
     /// The word of steps and packings in the text form of plans.
     pub const fn step_word(self) -> &'static str {
         match self {
@@ -108,6 +122,7 @@ impl ConvPass {
             ConvPass::Forward => "conv_forward",
             ConvPass::DataGradient => "conv_data_gradient",
             ConvPass::FilterGradient => "conv_filter_gradient",
+            ConvPass::Bytes => "conv_bytes",
         }
     }
 }
@@ -133,11 +148,13 @@ pub enum ConvVariant {
     Rows,
     /// Blocks of 16 channels, of operands that are rounded to bf16. Since version 1.14 of the artifact format.
     Rounded,
+    /// Of bytes, over staged windows. Since version 1.15 of the artifact format.
+    Bytes,
 }
 
 impl ConvVariant {
     /// All kernels, in the order of their symbols in [`crate::image::LIBRARIES`].
-    pub const ALL: [ConvVariant; 9] = [
+    pub const ALL: [ConvVariant; 10] = [
         ConvVariant::Windows,
         ConvVariant::Planar,
         ConvVariant::Correlate,
@@ -147,6 +164,7 @@ impl ConvVariant {
         ConvVariant::Grouped,
         ConvVariant::Rows,
         ConvVariant::Rounded,
+        ConvVariant::Bytes,
     ];
 
     /// The symbol in the run-time library.
@@ -161,6 +179,7 @@ impl ConvVariant {
             ConvVariant::Grouped => "tc_rt_conv_grouped",
             ConvVariant::Rows => "tc_rt_conv_rows",
             ConvVariant::Rounded => "tc_rt_conv_bf16",
+            ConvVariant::Bytes => "tc_rt_conv_bytes",
         }
     }
 }

@@ -18,7 +18,7 @@ pub use self::in_parts::{call, hosted, number, part, parts, result, value};
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 14 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 15 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -373,7 +373,7 @@ pub mod flow {
 /// [`crate::BatchedGemm`] (products of f32, f64 and bytes, and with blocked weights), [`crate::Attention`] (second) or [`crate::Conv2d`]. Positions never
 /// change; new kernels come last.
 pub const LIBRARIES: [&str; 7 + ConvVariant::ALL.len()] = {
-    use ConvVariant::{Blocked, BlockedDepthwise, Correlate, Grouped, Planar, Rounded, Rows, Windows, Winograd};
+    use ConvVariant::{Blocked, BlockedDepthwise, Bytes, Correlate, Grouped, Planar, Rounded, Rows, Windows, Winograd};
     let [windows, planar, correlate] = [Windows.symbol(), Planar.symbol(), Correlate.symbol()];
     let [blocked, depthwise, winograd] = [Blocked.symbol(), BlockedDepthwise.symbol(), Winograd.symbol()];
     let [gemm, attention, double, bytes] = ["tc_rt_gemm", "tc_rt_attention", "tc_rt_gemm_f64", "tc_rt_gemm_bytes"];
@@ -396,6 +396,7 @@ pub const LIBRARIES: [&str; 7 + ConvVariant::ALL.len()] = {
         product,
         convolution,
         "tc_rt_attention_bf16",
+        Bytes.symbol(),
     ]
 };
 

@@ -71,7 +71,7 @@ pub use find::FindOp;
 #[cfg(feature = "plan")]
 pub use flow::{FlowKind, FlowPlan, Loop};
 pub use library::{
-    Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, ContractionRef, Conv2d, GemmElements, ImageLayout,
+    Attention, BYTE_TERMS, BatchedGemm, CHANNEL_BLOCK, Contraction, ContractionRef, Conv2d, GemmElements, ImageLayout,
     MatrixLayout, Packing,
 };
 pub use number::Number;

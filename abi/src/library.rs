@@ -130,6 +130,9 @@ pub struct Conv2d<N: Number = u64> {
 /// Channels of a block of [`ImageLayout::Nchw16c`].
 pub const CHANNEL_BLOCK: u64 = 16;
 
+/// Channels come in so many in a convolution of bytes.
+pub const BYTE_TERMS: u64 = 4;
+
 /// Where an image holds its channels. What one filter tap reads of a pixel is a run of elements in all but planes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ImageLayout {
@@ -205,6 +208,10 @@ impl<N: Number> Conv2d<N> {
         if !self.allows(self.pass.algorithm()) {
             return false;
         }
+        if self.pass == ConvPass::Bytes {
+            let fours = self.in_channels % N::from(BYTE_TERMS) == N::from(0);
+            return self.in_planes() && self.groups == N::from(1) && fours;
+        }
         if self.in_planes() {
             return true;
         }
@@ -223,7 +230,7 @@ impl<N: Number> Conv2d<N> {
     /// blocks, but not where Winograd convolution makes blocks of planes or it is rounded.
     pub fn takes_computed(&self) -> bool {
         match self.layouts {
-            _ if self.pass.algorithm() == ConvAlgorithm::Bf16 => false,
+            _ if self.pass.algorithm() == ConvAlgorithm::Bf16 || self.pass == ConvPass::Bytes => false,
             [ImageLayout::Nchw, ImageLayout::Nchw] | [ImageLayout::Nhwc, _] => false,
             [ImageLayout::Nchw, _] => self.pass.tile().is_none(),
             [ImageLayout::Nchw16c, _] => true,

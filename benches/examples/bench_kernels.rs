@@ -208,7 +208,7 @@ impl Report {
         let bytes = 4.0 * (x.len() + w.len() + y.len()) as f64;
         let (x, packed, y) = match call.pass {
             ConvPass::Packed(_) => (x, packed, y),
-            ConvPass::Forward => (x, w, y),
+            ConvPass::Forward | ConvPass::Bytes => (x, w, y),
             ConvPass::DataGradient => (y, w, x),
             ConvPass::FilterGradient => (x, y, w),
         };

@@ -115,6 +115,9 @@ pub const CONV_ROWS: Routine = convolution!(Rows);
 /// Convolutions by [`ConvVariant::Rounded`].
 pub const CONV_BF16: Routine = convolution!(Rounded);
 
+/// Convolutions by [`ConvVariant::Bytes`].
+pub const CONV_BYTES: Routine = convolution!(Bytes);
+
 /// Hands a macro the symbols and names of all routines, in the order of [`LIBRARIES`].
 #[macro_export]
 macro_rules! library_routines {
@@ -136,6 +139,7 @@ macro_rules! library_routines {
             tc_rt_gemm_bf16 = GEMM_BF16;
             tc_rt_conv_bf16 = CONV_BF16;
             tc_rt_attention_bf16 = ATTENTION_BF16;
+            tc_rt_conv_bytes = CONV_BYTES;
         }
     };
 }

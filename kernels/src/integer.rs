@@ -9,7 +9,7 @@ use crate::epilogue::EpilogueCall;
 use crate::gemm::{batch_index, batch_offset};
 use crate::grouped::GroupedTasks;
 use crate::isa::{Isa, isa};
-use crate::isa_levels::{GROUP_BYTES, INTEGER_COLS, IntegerPanel, IntegerTile, IsaLevel, MR, TERMS};
+use crate::isa_levels::{INTEGER_COLS, IntegerGroup, IntegerTile, IsaLevel, MOST_GROUP_BYTES, MR, TERMS};
 
 /// Panels of B that are copied together: what is read of a row of B are whole lines of the cache.
 const PANELS: usize = 4;
@@ -30,7 +30,7 @@ fn tasks_of(call: &BatchedGemm) -> GroupedTasks {
 /// Bytes of panels of B, and of the rows of a task.
 fn parts(call: &BatchedGemm, schedule: &GroupedTasks) -> [usize; 2] {
     let rows = if left_in_place(call) { 0 } else { schedule.row_blocks.longest() * MR * schedule.groups * TERMS };
-    [PANELS * schedule.depth.longest() * GROUP_BYTES, rows.next_multiple_of(LINE)]
+    [PANELS * schedule.depth.longest() * INTEGER_COLS * MOST_GROUP_BYTES, rows.next_multiple_of(LINE)]
 }
 
 /// Number of tasks of a product of bytes; they may run in any order, on any threads.
@@ -165,16 +165,20 @@ impl IntegerProduct<'_> {
         for rows in panels.map(|p| schedule.rows.range(p)) {
             for (at, column) in cols.clone().step_by(INTEGER_COLS).enumerate() {
                 let tile = IntegerTile {
+                    runs: &[0],
                     groups: groups.len(),
                     a: a.wrapping_offset((rows.start - first) as isize * a_row).wrapping_add(groups.start * TERMS),
                     a_row,
+                    a_run: 0,
                     rows: rows.len(),
-                    b: self.panels.wrapping_add(at * groups.len() * GROUP_BYTES),
+                    b: self.panel(at, groups.len()),
+                    b_step: INTEGER_COLS,
                     cols: INTEGER_COLS.min(cols.end - column),
                     c: self.c.wrapping_offset(rows.start as isize * ldc).wrapping_add(column),
                     ldc,
                     continued: groups.start > 0,
                     left_signed: call.elements == GemmElements::I8U8,
+                    narrowed: false,
                 };
                 // SAFETY: as above.
                 unsafe { self.level.integer_tile(&tile) };
@@ -182,24 +186,33 @@ impl IntegerProduct<'_> {
         }
     }
 
-    /// Copies the terms of some groups of a few panels of B, with zeros for terms and columns that it has not.
+    /// The first group of a panel of so many groups.
+    fn panel(&self, at: usize, groups: usize) -> *mut u8 {
+        self.panels.wrapping_add(at * groups * INTEGER_COLS * self.level.group_bytes())
+    }
+
+    /// Copies the terms of some groups of a few panels of B, with zeros for terms that it has not.
     ///
     /// # Safety
     /// The terms and columns are inside B, and the panels have room for them.
     unsafe fn pack(&self, groups: Range<usize>, cols: Range<usize>) {
         let [row, step] = [self.call.b.row_stride, self.call.b.col_stride].map(|stride| stride as isize);
         let k = self.call.k as usize;
-        let first = groups.start * TERMS;
-        let panel = IntegerPanel {
-            terms: k.min(groups.end * TERMS) - first,
-            from: self.b.wrapping_offset(first as isize * row + cols.start as isize * step),
-            row,
-            step,
-            cols: cols.len(),
-            to: self.panels,
-            panel: groups.len() * GROUP_BYTES,
-        };
-        // SAFETY: by the caller's contract.
-        unsafe { self.level.integer_panel(&panel) };
+        for (at, group) in groups.clone().enumerate() {
+            for (panel, column) in cols.clone().step_by(INTEGER_COLS).enumerate() {
+                let first = (group * TERMS) as isize * row + column as isize * step;
+                let columns = IntegerGroup {
+                    terms: TERMS.min(k - group * TERMS),
+                    from: self.b.wrapping_offset(first),
+                    row,
+                    step,
+                    cols: INTEGER_COLS.min(cols.end - column),
+                    to: self.panel(panel, groups.len()).wrapping_add(at * INTEGER_COLS * self.level.group_bytes()),
+                    signed: self.call.elements == GemmElements::U8I8,
+                };
+                // SAFETY: by the caller's contract.
+                unsafe { self.level.integer_group(&columns) };
+            }
+        }
     }
 }

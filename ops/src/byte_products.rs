@@ -4,7 +4,10 @@
 //! `Σ (a - za)·(b - zb) = Σ a·b - za·(Σ b - k·zb) - zb·Σ a`
 //!
 //! A byte of the other sign is the same number less 128, with a zero point less 128. Sums of constants are constants.
-//! A convolution is the product of its filters with the patches of the image, which are copied if they overlap.
+//! A dense convolution of images reads them where they lie, or a copy with what is outside; any other convolution is the
+//! product of its filters with the patches of the image, which are copied if they overlap.
+
+use tensorc_abi::BYTE_TERMS;
 
 use crate::contract::matmul_contraction;
 use crate::conv::ConvGeometry;
@@ -29,6 +32,14 @@ impl<'g> ByteOperand<'g> {
     pub fn of(g: GraphScope<'g>, [x, zero]: [usize; 2], vector: impl Fn(u64) -> Vec<u64>) -> Result<ByteOperand<'g>> {
         let zero = g.maybe(zero).map(|zero| shaped_by(zero, vector)).transpose()?;
         Ok(ByteOperand { x: g.operand(x), zero: zero.map(|zero| zero.cast(DType::I32)) })
+    }
+
+    /// The zero point, if it is a constant.
+    fn known_zero(self) -> Result<Option<i64>> {
+        match self.zero {
+            None => Ok(Some(0)),
+            Some(zero) => Ok(zero.known_item()?.map(Scalar::as_i64)),
+        }
     }
 
     /// The numbers less the zero point.
@@ -119,6 +130,9 @@ pub(crate) fn byte_conv<'g>(
     if of_group < MIN_FILTERS {
         return Ok(None);
     }
+    if let Some(y) = dense_conv(image, filters, geometry)? {
+        return Ok(Some(y));
+    }
     let [w, x] = of_two_signs(filters, image)?;
     let patches = patches(x, &wd, geometry)?;
     let (n, channels, rank) = (x.x.dims()?.at(0), wd.at(1), spatial.len());
@@ -151,6 +165,71 @@ pub(crate) fn byte_conv<'g>(
     let zeros = [w.zero.map(per_filter).transpose()?, x.zero.map(|zero| zero.reshape([]))];
     let y = corrected(product, zeros, terms, [&filter_sums, &patch_sums])?;
     Ok(Some(y.reshape(Extents::from_iter([n, all.into()].into_iter().chain(spatial.all())))))
+}
+
+/// [`byte_conv`] of one group of images with rows and columns, whose zero point is known.
+fn dense_conv<'g>(
+    image: ByteOperand<'g>,
+    filters: ByteOperand<'g>,
+    geometry: &ConvGeometry<'_>,
+) -> Result<Option<Tensor<'g>>> {
+    let Some(outside) = image.known_zero()? else { return Ok(None) };
+    let (x, w) = (image.signed(false)?, filters.signed(true)?);
+    // What is outside of the image, as bytes that are not signed.
+    let outside = outside + if image.x.ty()?.dtype == DType::I8 { SIGN as i64 } else { 0 };
+    let ConvGeometry { groups, ref spatial, padded, position } = *geometry;
+    let (xd, wd) = (x.x.dims()?, w.x.dims()?);
+    if groups != 1 || spatial.len() != 2 {
+        return Ok(None);
+    }
+    let (n, filters, channels) = (xd.at(0), wd.at(0), wd[1]);
+    let rounded = channels.next_multiple_of(BYTE_TERMS);
+    let corner = |axis: usize| position(axis, &Index::constant(0), &Index::constant(0)).constant;
+    let (taps, v) = ([wd.at(2), wd.at(3)], vars(7));
+    // Copied if there is more around the pixels than zeros.
+    let copied = rounded != channels || padded && outside != 0;
+    let at = |axis: usize| {
+        let index = position(axis, &v[2 + axis], &v[4 + axis]);
+        if copied { index.offset(-corner(axis)) } else { index }
+    };
+    let x = match copied {
+        false => x,
+        true => {
+            let ends = [0, 1].map(|axis| {
+                let last = |n: Extent| Index::constant(n - 1);
+                position(axis, &last(spatial.at(axis)), &last(taps[axis])).constant - corner(axis) + 1
+            });
+            let map = [v[0].clone(), v[1].clone(), v[2].offset(corner(0)), v[3].offset(corner(1))];
+            let dims = Extents::from_iter([n, rounded.into()].into_iter().chain(ends));
+            ByteOperand { x: x.x.view(map.to_vec(), Some(Scalar::from_i64(DType::U8, outside)), &dims), ..x }
+        }
+    };
+    let rows = Extents::from_iter([filters, taps[0], taps[1], rounded.into()]);
+    let map = [0, 3, 1, 2].map(|axis: usize| v[axis].clone());
+    let last = w.x.view(map.to_vec(), Some(Scalar::zero(DType::I8)), &rows);
+    let extents: Extents = [n, filters].into_iter().chain(spatial.all()).chain(rows.all().skip(1)).collect();
+    let lhs = vec![v[0].clone(), v[6].clone(), at(0), at(1)];
+    let rhs = [1, 4, 5, 6].map(|axis: usize| v[axis].clone());
+    let product = x.x.contract(last, Contraction::new(extents, 4, lhs, rhs.to_vec()));
+    let per_filter = |zero: Tensor<'g>| -> Result<Tensor<'g>> {
+        let one = zero.dims()?.all().product::<Extent>().is_surely(1);
+        Ok(if one { zero.reshape([]) } else { zero.reshape([wd[0], 1, 1]) })
+    };
+    let filter_sums = || per_filter(w.sum(&[1, 2, 3])?);
+    let window_sums = || {
+        let dims = Extents::from_iter([n, channels.into(), taps[0], taps[1]].into_iter().chain(spatial.all()));
+        let u = vars(6);
+        let at = |axis: usize| {
+            let index = position(axis, &u[4 + axis], &u[2 + axis]);
+            if copied { index.offset(-corner(axis)) } else { index }
+        };
+        let map = vec![u[0].clone(), u[1].clone(), at(0), at(1)];
+        let windows = x.x.view(map, Some(Scalar::zero(DType::U8)), &dims);
+        let sums = ByteOperand { x: windows, zero: None }.sum(&[1, 2, 3])?;
+        Ok(sums.reshape(Extents::from_iter([n, Extent::ONE].into_iter().chain(spatial.all()))))
+    };
+    let zeros = [w.zero.map(per_filter).transpose()?, x.zero.map(|zero| zero.reshape([]))];
+    corrected(product, zeros, wd.all().skip(1).product(), [&filter_sums, &window_sums]).map(Some)
 }
 
 /// What each tap of each pixel reads, [n, c, taps…, pixels…]; outside of the image the zero point.

@@ -311,6 +311,12 @@ impl<'g> Tensor<'g> {
         Ok(self.ty()?.dims)
     }
 
+    /// The only element, if it is known before the graph runs.
+    pub fn known_item(self) -> Result<Option<Scalar>> {
+        let item = |b: &mut Builder<'_>| self.value.and_then(|v| b.known(v)).and_then(|data| data.item());
+        self.graph.build(|b| Ok(item(b)))
+    }
+
     /// An operator without parameters, of this and further operands.
     pub fn call(self, name: &str, others: &[Tensor<'g>]) -> Tensor<'g> {
         self.graph.op(name, &[&[self], others].concat(), Params::new())

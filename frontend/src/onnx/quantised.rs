@@ -102,7 +102,7 @@ impl Importer<'_> {
         let Some((index, node)) = uses.only_maker(value, &["Conv", "MatMul"]) else { return Ok(None) };
         parts.push(index);
         let is_conv = node.op_type() == "Conv";
-        if is_conv && !self.is_pointwise(uses, node) {
+        if is_conv && !self.is_dense(uses, node) {
             return Ok(None);
         }
         let mut operands = vec![];
@@ -135,17 +135,13 @@ impl Importer<'_> {
         Ok(Some((made, parts)))
     }
 
-    /// Whether a convolution is a product of pixels: others are faster in f32, where their kernels read no copies of windows.
-    fn is_pointwise(&self, uses: &Uses<'_>, node: &NodeProto) -> bool {
+    /// Whether a convolution is one of images whose output channels read all input channels: there are kernels of bytes for these.
+    fn is_dense(&self, uses: &Uses<'_>, node: &NodeProto) -> bool {
         let filters = node.input.get(1).and_then(|w| uses.maker(w, &["DequantizeLinear"]));
         let dims = filters.and_then(|(_, from)| self.constant_dims(from.input.first()?));
-        let all = |name: &str, wanted: i64| {
-            let mut given = node.attribute.iter().filter(|a| a.name.as_deref() == Some(name));
-            given.all(|a| a.ints.iter().all(|n| *n == wanted))
-        };
-        let plain = all("strides", 1) && all("pads", 0);
         let group = node.attribute.iter().find(|a| a.name.as_deref() == Some("group")).and_then(|a| a.i);
-        plain && group.unwrap_or(1) == 1 && dims.is_some_and(|d| d.len() > 2 && d[2..].iter().all(|n| *n == 1))
+        let is_image = |d: &[i64]| d.len() == 4 || d.len() > 2 && d[2..].iter().all(|n| *n == 1);
+        group.unwrap_or(1) == 1 && dims.is_some_and(|d| is_image(&d))
     }
 
     /// The name of the quantised bias, if its scale is that of the sums and its zero point 0.

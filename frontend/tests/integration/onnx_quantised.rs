@@ -73,6 +73,14 @@ fn a_pointwise_convolution_with_its_bias_is_one_operator() {
 }
 
 #[test]
+fn a_convolution_of_windows_is_one_operator() {
+    let strided = with(conv(), vec![ints("strides", &[2, 2]), ints("pads", &[1, 1, 1, 1])]);
+    let mut g = convolution(vec![strided, quantised("yf")], vec![scales(&FITTING), zero(DataType::Uint8, 9)]);
+    g.initializer[2] = raw("w", DataType::Int8, &[2, 2, 3, 3], &[5; 36]);
+    assert_eq!(operators(g), ["qlinear_conv"]);
+}
+
+#[test]
 fn a_relu_above_the_least_number_does_nothing_else_than_the_type() {
     for (of_type, least) in [(DataType::Uint8, 0), (DataType::Int8, 0x80)] {
         let nodes = vec![conv(), relu(), quantised("yr")];
@@ -89,12 +97,14 @@ fn what_is_no_such_group_stays() {
         let found = operators(convolution(nodes, constants));
         assert!(found.contains(&"conv") && !found.contains(&"qlinear_conv"), "{found:?}");
     };
-    // A bias of another scale; a result of 16 bits; windows of several pixels; a result that others use.
+    // A bias of another scale; a result of 16 bits; several groups; a result that others use.
     stays(vec![conv(), quantised("yf")], vec![scales(&[0.125, 0.125]), zero(DataType::Uint8, 9)]);
     let sixteen = raw("yz", DataType::Uint16, &[], &[9, 0]);
     stays(vec![conv(), quantised("yf")], vec![scales(&FITTING), sixteen]);
-    let strided = with(conv(), vec![ints("strides", &[2, 2])]);
-    stays(vec![strided, quantised("yf")], vec![scales(&FITTING), zero(DataType::Uint8, 9)]);
+    let grouped = with(conv(), vec![int("group", 2)]);
+    let mut groups = convolution(vec![grouped, quantised("yf")], vec![scales(&FITTING), zero(DataType::Uint8, 9)]);
+    groups.initializer[2] = raw("w", DataType::Int8, &[2, 1, 1, 1], &[1, 2]);
+    assert!(operators(groups).contains(&"conv"));
     let mut used = convolution(vec![conv(), quantised("yf")], vec![scales(&FITTING), zero(DataType::Uint8, 9)]);
     used.output = graph(vec![], vec![], &["y", "yf"]).output;
     assert!(operators(used).contains(&"conv"));

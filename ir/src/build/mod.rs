@@ -126,6 +126,11 @@ impl<'a> Builder<'a> {
         Ok((0..types.len() as u16).map(|port| Value { node, port }).collect())
     }
 
+    /// The value, if it is a constant or folds to one.
+    pub fn known(&self, v: Value) -> Option<TensorData> {
+        (self.value_of)(self.graph, v)
+    }
+
     /// Adds a constant.
     pub fn constant(&mut self, data: TensorData) -> Value {
         self.graph.add_const(self.name.clone(), data)

@@ -3,11 +3,12 @@
 //!
 //! `shape` brings a convolution and its data gradient into one form, windows that are moved over an
 //! image; `windows` computes that form, `rows` and `grouped` (over `staged` rows) and `planar` special cases of it. `filters` provides the filter
-//! matrix and `patches` the matrix of image patches. `correlate` computes the gradient of filters. `blocked`, `blocked_depthwise` and
+//! matrix and `patches` the matrix of image patches. `correlate` computes the gradient of filters, `bytes` convolutions of bytes. `blocked`, `blocked_depthwise` and
 //! `winograd` compute blocks of 16 channels, which may lie in blocks, last or, where they are copied, in planes.
 
 mod blocked;
 mod blocked_depthwise;
+mod bytes;
 mod correlate;
 mod filters;
 mod grouped;
@@ -37,6 +38,7 @@ pub(crate) use shape::WindowShape;
 /// The kernel that computes a call: a function of the call alone.
 pub fn conv_variant(call: &Conv2d) -> ConvVariant {
     match call.pass {
+        ConvPass::Bytes => ConvVariant::Bytes,
         _ if call.pass.tile().is_some() => ConvVariant::Winograd,
         _ if call.is_depthwise() && (!call.in_planes() || blocked_depthwise::takes_planes(call)) => {
             ConvVariant::BlockedDepthwise
@@ -100,7 +102,7 @@ pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, units: Range<usize>, 
             ConvVariant::Blocked => blocked::pack(level, call, units, src, dst),
             ConvVariant::Rounded => blocked::pack_rounded(level, call, units, src, dst),
             ConvVariant::Windows | ConvVariant::Rows => windows::pack(level, call, units, src, dst),
-            ConvVariant::Planar | ConvVariant::Grouped | ConvVariant::Correlate => {
+            ConvVariant::Planar | ConvVariant::Grouped | ConvVariant::Correlate | ConvVariant::Bytes => {
                 // Bytes need no alignment.
                 let bytes = packed_len(call) * size_of::<f32>();
                 core::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.as_mut_ptr().cast(), bytes);
@@ -180,6 +182,7 @@ pub fn conv_tasks(call: &Conv2d) -> u64 {
 pub fn conv_tasks_by(variant: ConvVariant, call: &Conv2d) -> u64 {
     (match variant {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).tasks(),
+        ConvVariant::Bytes => bytes::ByteTasks::new(call).tasks(),
         ConvVariant::Planar => planar::tasks(&WindowShape::forward(call)),
         ConvVariant::Grouped => grouped::tasks(&WindowShape::forward(call)),
         ConvVariant::Rows => rows::plane_tasks(&WindowShape::forward(call)).tasks(),
@@ -217,6 +220,7 @@ pub fn conv_scratch_by(variant: ConvVariant, call: &Conv2d, prologue: Option<usi
     let computed = prologue.is_some();
     let elements = match variant {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).scratch(),
+        ConvVariant::Bytes => bytes::ByteTasks::new(call).scratch(),
         ConvVariant::Planar => planar::scratch(&WindowShape::forward(call)),
         ConvVariant::Grouped => grouped::scratch(&WindowShape::forward(call)),
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).scratch(computed),
@@ -315,6 +319,10 @@ unsafe fn run(
         match variant {
             ConvVariant::Correlate => {
                 correlate::run(level, &correlate::CorrelationTasks::new(call), tensors, epilogue, tasks, scratch);
+            }
+            ConvVariant::Bytes => {
+                let tensors = bytes::ByteTensors { x: left.cast(), filters: right.cast(), y: result.cast() };
+                bytes::run(level, call, &tensors, epilogue, tasks, scratch);
             }
             ConvVariant::Planar => planar::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),
             ConvVariant::Grouped => grouped::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),

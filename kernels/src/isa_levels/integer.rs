@@ -2,27 +2,40 @@
 //! columns, four terms at a time.
 //!
 //! `vpdpbusd` adds four products to each lane where the processor has it (AVX-512 VNNI). Elsewhere bytes are widened to
-//! 16 bits, whose products in pairs fit 32 bits (`vpmaddwd`): no sum saturates.
+//! 16 bits, whose products in pairs fit 32 bits (`vpmaddwd`): no sum saturates. AVX2 widens the columns once, when they are
+//! copied.
+//!
+//! Filters are constant: of most pairs of neighbouring weights the products with any unsigned bytes fit 16 bits. AVX2 adds these by
+//! `vpmaddubsw` where filters are narrowed ([`super::excess`]).
 
-use super::MR;
+use tensorc_abi::BYTE_TERMS;
+
+use super::{IsaLevel, MR};
+use crate::isa::Isa;
 
 /// Columns of a [`IntegerTile`].
 pub(crate) const INTEGER_COLS: usize = 32;
-/// Terms that lie side by side.
-pub(crate) const TERMS: usize = 4;
-/// Bytes of one group of terms of a panel of columns.
-pub(crate) const GROUP_BYTES: usize = INTEGER_COLS * TERMS;
+/// Terms that lie side by side: a group.
+pub(crate) const TERMS: usize = BYTE_TERMS as usize;
+/// Most bytes of a copied group of terms of a column.
+pub(crate) const MOST_GROUP_BYTES: usize = 2 * TERMS;
 
-/// One tile of C: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < rows ≤ MR`, `j < cols ≤ INTEGER_COLS`, modulo 2³².
-pub(crate) struct IntegerTile {
-    /// Groups of four terms; terms beyond the last are 0 in B.
+/// One tile of C: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < rows ≤ MR`, `j < cols ≤ INTEGER_COLS`, modulo 2³². The terms come
+/// in groups, and the groups in runs.
+pub(crate) struct IntegerTile<'a> {
+    /// Groups of B from `b` to the first of each run.
+    pub runs: &'a [u32],
+    /// Groups of four terms in a run; terms beyond the last are 0 in B.
     pub groups: usize,
-    /// Group g of row i at `a[i·a_row + 4·g]`, four readable bytes.
+    /// Group g of run r of row i at `a[i·a_row + r·a_run + 4·g]`, four readable bytes.
     pub a: *const u8,
     pub a_row: isize,
+    pub a_run: usize,
     pub rows: usize,
-    /// Terms of column j of group g at `b[128·g + 4·j]`.
+    /// Copied ([`IntegerGroup`]): of group g of run r, column j is the group `runs[r] + g·b_step + j` from here. There are
+    /// [`INTEGER_COLS`] readable columns.
     pub b: *const u8,
+    pub b_step: usize,
     pub cols: usize,
     /// Element (i, j) at `c[i·ldc + j]`.
     pub c: *mut i32,
@@ -31,72 +44,62 @@ pub(crate) struct IntegerTile {
     pub continued: bool,
     /// Whether A is signed and B unsigned, and not the other way round.
     pub left_signed: bool,
+    /// Whether A is [narrowed](super::NarrowedRow); of a tile of [bytes](IsaLevel::byte_tile).
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX2"))]
+    pub narrowed: bool,
 }
 
-/// Columns of B to be copied into panels, as an [`IntegerTile`] reads them, with zeros for terms and columns that there are
-/// not.
-pub(crate) struct IntegerPanel {
+/// Columns of one group of terms of B to be copied, as an [`IntegerTile`] reads them, with zeros for terms that there are not.
+pub(crate) struct IntegerGroup {
+    /// At most [`TERMS`].
     pub terms: usize,
     /// Term k of column j at `from[k·row + j·step]`.
     pub from: *const u8,
     pub row: isize,
     pub step: isize,
     pub cols: usize,
-    /// Whole groups of the first panel.
+    /// [`IsaLevel::group_bytes`] for each column.
     pub to: *mut u8,
-    /// Bytes from a panel to the next.
-    pub panel: usize,
+    /// Whether the bytes are signed.
+    pub signed: bool,
 }
 
-/// # Safety
-/// As [`super::IsaLevel`].
-#[inline(always)]
-unsafe fn panel(p: &IntegerPanel) {
-    for group in 0..p.terms.div_ceil(TERMS) {
-        let terms = TERMS.min(p.terms - group * TERMS);
-        for (at, column) in (0..p.cols).step_by(INTEGER_COLS).enumerate() {
-            let cols = INTEGER_COLS.min(p.cols - column);
-            let first = (group * TERMS) as isize * p.row + column as isize * p.step;
-            let to = p.to.wrapping_add(at * p.panel + group * GROUP_BYTES);
-            // SAFETY: the panel holds the group, and the columns hold its terms.
-            unsafe { copy_group(p, p.from.wrapping_offset(first), [terms, cols], &mut *to.cast()) };
+impl IsaLevel {
+    /// Bytes of a copied group of terms of a column.
+    pub fn group_bytes(self) -> usize {
+        if self.widens() { MOST_GROUP_BYTES } else { TERMS }
+    }
+
+    /// Whether pairs of products of bytes are added in 16 bits, or bytes are widened to that many.
+    pub fn widens(self) -> bool {
+        match self.isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => !crate::isa::has_byte_products(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => true,
+            _ => false,
         }
     }
 }
 
-/// Copies the terms of one group of the columns of a panel.
+/// Copies the columns of a group from column `first` on.
 ///
 /// # Safety
-/// As [`super::IsaLevel`], with so many terms and columns from `from` on.
+/// As [`IsaLevel`].
 #[inline(always)]
-unsafe fn copy_group(
-    p: &IntegerPanel,
-    from: *const u8,
-    [terms, cols]: [usize; 2],
-    to: &mut [[u8; TERMS]; INTEGER_COLS],
-) {
+unsafe fn copy_group<T: Copy>(g: &IntegerGroup, first: usize, number: impl Fn(u8) -> T, zero: T) {
     // SAFETY: by the caller's contract.
     unsafe {
-        if (terms, cols) == (TERMS, INTEGER_COLS) && p.step == 1 {
-            let row = |t: isize| from.wrapping_offset(t * p.row).cast::<[u8; INTEGER_COLS]>().read_unaligned();
-            let [a, b, c, d] = [row(0), row(1), row(2), row(3)];
-            for (j, to) in to.iter_mut().enumerate() {
-                *to = [a[j], b[j], c[j], d[j]];
-            }
-        } else if terms == TERMS && p.row == 1 {
-            for (j, to) in to.iter_mut().enumerate() {
-                *to = match j < cols {
-                    true => from.wrapping_offset(j as isize * p.step).cast::<[u8; TERMS]>().read_unaligned(),
-                    false => [0; TERMS],
-                };
-            }
-        } else {
-            for (j, to) in to.iter_mut().enumerate() {
-                *to = core::array::from_fn(|t| match j < cols && t < terms {
-                    true => *from.wrapping_offset(t as isize * p.row + j as isize * p.step),
-                    false => 0,
-                });
-            }
+        let to = core::slice::from_raw_parts_mut(g.to.cast::<[T; TERMS]>(), g.cols);
+        for (j, to) in to.iter_mut().enumerate().skip(first) {
+            let from = g.from.wrapping_offset(j as isize * g.step);
+            *to = match g.terms {
+                TERMS => core::array::from_fn(|t| number(*from.wrapping_offset(t as isize * g.row))),
+                _ => core::array::from_fn(|t| match t < g.terms {
+                    true => number(*from.wrapping_offset(t as isize * g.row)),
+                    false => zero,
+                }),
+            };
         }
     }
 }
@@ -108,7 +111,7 @@ impl Sums {
     /// # Safety
     /// C is readable where the tile lies, if the sum continues.
     #[inline(always)]
-    unsafe fn load(t: &IntegerTile) -> Sums {
+    unsafe fn load(t: &IntegerTile<'_>) -> Sums {
         let mut sums = Sums([[0; INTEGER_COLS]; MR]);
         for (i, row) in sums.0.iter_mut().enumerate().take(if t.continued { t.rows } else { 0 }) {
             // SAFETY: by the caller's contract.
@@ -120,7 +123,7 @@ impl Sums {
     /// # Safety
     /// C is writable where the tile lies.
     #[inline(always)]
-    unsafe fn store(&self, t: &IntegerTile) {
+    unsafe fn store(&self, t: &IntegerTile<'_>) {
         for (i, row) in self.0.iter().enumerate().take(t.rows) {
             // SAFETY: by the caller's contract.
             unsafe { core::ptr::copy_nonoverlapping(row.as_ptr(), t.c.offset(i as isize * t.ldc), t.cols) };
@@ -133,12 +136,24 @@ pub(super) mod avx512 {
     use core::arch::x86_64::*;
 
     use super::super::{LANES, MR};
-    use super::{GROUP_BYTES, INTEGER_COLS, IntegerTile};
+    use super::{INTEGER_COLS, IntegerGroup, IntegerTile, TERMS};
     use crate::isa::has_byte_products;
 
     /// # Safety
     /// As [`super::super::IsaLevel`].
-    pub unsafe fn integer_tile(t: &IntegerTile) {
+    pub unsafe fn integer_group(g: &IntegerGroup) {
+        // SAFETY: passed on from the caller; AVX-512 has AVX2.
+        unsafe {
+            match has_byte_products() {
+                true => super::avx2::group_of_bytes(g),
+                false => super::avx2::integer_group(g),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    pub unsafe fn integer_tile(t: &IntegerTile<'_>) {
         // SAFETY: passed on from the caller; the instructions exist where they are used.
         unsafe {
             match has_byte_products() {
@@ -149,9 +164,21 @@ pub(super) mod avx512 {
     }
 
     /// # Safety
+    /// As [`super::super::IsaLevel`].
+    pub unsafe fn byte_tile(t: &IntegerTile<'_>) {
+        // SAFETY: passed on from the caller; the instructions exist where they are used.
+        unsafe {
+            match has_byte_products() {
+                true => dispatch(t),
+                false => super::avx2::byte_tile(t),
+            }
+        }
+    }
+
+    /// # Safety
     /// As [`integer_tile`], with AVX-512 VNNI.
     #[target_feature(enable = "avx512f,avx512vnni")]
-    unsafe fn dispatch(t: &IntegerTile) {
+    unsafe fn dispatch(t: &IntegerTile<'_>) {
         macro_rules! rows {
             ($($m:literal)*) => {
                 // SAFETY: passed on from the caller.
@@ -170,7 +197,7 @@ pub(super) mod avx512 {
     /// # Safety
     /// As [`dispatch`], with `t.rows == M`.
     #[target_feature(enable = "avx512f,avx512vnni")]
-    unsafe fn block<const M: usize, const LEFT_SIGNED: bool>(t: &IntegerTile) {
+    unsafe fn block<const M: usize, const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
         const V: usize = INTEGER_COLS / LANES;
         let masks: [u16; V] = core::array::from_fn(|v| {
             let lanes = t.cols.saturating_sub(v * LANES).min(LANES);
@@ -185,20 +212,23 @@ pub(super) mod avx512 {
                     *sum = _mm512_maskz_loadu_epi32(masks[v], c);
                 }
             }
-            let (mut a, mut b) = (t.a, t.b);
-            for _ in 0..t.groups {
-                let columns: [__m512i; V] = core::array::from_fn(|v| _mm512_loadu_si512(b.add(64 * v).cast()));
-                for (i, row) in acc.iter_mut().enumerate() {
-                    let value = _mm512_set1_epi32(a.offset(i as isize * t.a_row).cast::<i32>().read_unaligned());
-                    for (sum, column) in row.iter_mut().zip(columns) {
-                        *sum = match LEFT_SIGNED {
-                            false => _mm512_dpbusd_epi32(*sum, value, column),
-                            true => _mm512_dpbusd_epi32(*sum, column, value),
-                        };
+            for (run, &first) in t.runs.iter().enumerate() {
+                let mut a = t.a.wrapping_add(run * t.a_run);
+                let mut b = t.b.wrapping_add(TERMS * first as usize);
+                for _ in 0..t.groups {
+                    let columns: [__m512i; V] = core::array::from_fn(|v| _mm512_loadu_si512(b.add(64 * v).cast()));
+                    for (i, row) in acc.iter_mut().enumerate() {
+                        let value = _mm512_set1_epi32(a.offset(i as isize * t.a_row).cast::<i32>().read_unaligned());
+                        for (sum, column) in row.iter_mut().zip(columns) {
+                            *sum = match LEFT_SIGNED {
+                                false => _mm512_dpbusd_epi32(*sum, value, column),
+                                true => _mm512_dpbusd_epi32(*sum, column, value),
+                            };
+                        }
                     }
+                    a = a.wrapping_add(TERMS);
+                    b = b.wrapping_add(TERMS * t.b_step);
                 }
-                a = a.wrapping_add(4);
-                b = b.wrapping_add(GROUP_BYTES);
             }
             for (i, row) in acc.iter().enumerate() {
                 for (v, sum) in row.iter().enumerate() {
@@ -214,18 +244,20 @@ pub(super) mod avx512 {
 pub(super) mod avx2 {
     use core::arch::x86_64::*;
 
-    use super::{GROUP_BYTES, INTEGER_COLS, IntegerPanel, IntegerTile, Sums};
+    use super::{INTEGER_COLS, IntegerGroup, IntegerTile, MOST_GROUP_BYTES, TERMS, copy_group};
 
     /// Columns of a vector of pairs of terms: two sums of pairs for each.
     const WIDTH: usize = 4;
     /// Rows and vectors whose sums are in registers.
-    const ROWS: usize = 3;
+    const ROWS: usize = 2;
     const VECTORS: usize = 4;
+    /// Columns that are copied together.
+    const COPIED: usize = 16;
 
     /// # Safety
     /// As [`super::super::IsaLevel`].
     #[target_feature(enable = "avx2,fma")]
-    pub unsafe fn integer_tile(t: &IntegerTile) {
+    pub unsafe fn integer_tile(t: &IntegerTile<'_>) {
         // SAFETY: passed on from the caller.
         unsafe {
             match t.left_signed {
@@ -238,29 +270,94 @@ pub(super) mod avx2 {
     /// # Safety
     /// As [`integer_tile`].
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn tile<const LEFT_SIGNED: bool>(t: &IntegerTile) {
+    unsafe fn tile<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
         // SAFETY: passed on from the caller.
         unsafe {
-            let mut sums = Sums::load(t);
-            for i in (0..t.rows).step_by(ROWS) {
-                for j in (0..INTEGER_COLS).step_by(WIDTH * VECTORS).take_while(|j| *j < t.cols) {
+            // The columns of a part stay in the first-level cache for all rows.
+            for j in (0..INTEGER_COLS).step_by(WIDTH * VECTORS).take_while(|j| *j < t.cols) {
+                for i in (0..t.rows).step_by(ROWS) {
                     match t.rows - i {
-                        1 => part::<1, LEFT_SIGNED>(t, &mut sums, i, j),
-                        2 => part::<2, LEFT_SIGNED>(t, &mut sums, i, j),
-                        _ => part::<ROWS, LEFT_SIGNED>(t, &mut sums, i, j),
+                        1 => part::<1, LEFT_SIGNED>(t, i, j),
+                        _ => part::<ROWS, LEFT_SIGNED>(t, i, j),
                     }
                 }
             }
-            sums.store(t);
+        }
+    }
+
+    /// A tile whose columns are bytes, of a signed A.
+    ///
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn byte_tile(t: &IntegerTile<'_>) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            for i in (0..t.rows).step_by(ROWS) {
+                match (t.rows - i, t.narrowed) {
+                    (1, true) => byte_part::<1, true>(t, i),
+                    (_, true) => byte_part::<ROWS, true>(t, i),
+                    (1, false) => byte_part::<1, false>(t, i),
+                    (_, false) => byte_part::<ROWS, false>(t, i),
+                }
+            }
         }
     }
 
     /// # Safety
-    /// As [`super::super::IsaLevel`].
+    /// As [`byte_tile`], with rows `i0..i0 + M` inside the tile.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn byte_part<const M: usize, const NARROWED: bool>(t: &IntegerTile<'_>, i0: usize) {
+        const V: usize = INTEGER_COLS / LANES;
+        let mut acc = [[_mm256_setzero_si256(); V]; M];
+        let ones = _mm256_set1_epi16(1);
+        // SAFETY: all columns of a group are readable, and A has four bytes for each row.
+        unsafe {
+            let a0 = t.a.wrapping_offset(i0 as isize * t.a_row);
+            for (run, &first) in t.runs.iter().enumerate() {
+                let mut a = a0.wrapping_add(run * t.a_run);
+                let mut b = t.b.wrapping_add(TERMS * first as usize);
+                for _ in 0..t.groups {
+                    let left: [__m256i; M] = core::array::from_fn(|i| {
+                        _mm256_set1_epi32(a.offset(i as isize * t.a_row).cast::<i32>().read_unaligned())
+                    });
+                    for v in 0..V {
+                        let column = _mm256_loadu_si256(b.add(TERMS * LANES * v).cast());
+                        for (row, value) in acc.iter_mut().zip(left) {
+                            let sum = match NARROWED {
+                                true => _mm256_madd_epi16(_mm256_maddubs_epi16(column, value), ones),
+                                false => products(column, value),
+                            };
+                            row[v] = _mm256_add_epi32(row[v], sum);
+                        }
+                    }
+                    a = a.wrapping_add(TERMS);
+                    b = b.wrapping_add(TERMS * t.b_step);
+                }
+            }
+            for (i, row) in acc.iter().enumerate() {
+                let c = t.c.offset((i0 + i) as isize * t.ldc);
+                for (half, sums) in row.as_chunks::<2>().0.iter().enumerate() {
+                    let done = 2 * LANES * half;
+                    if done < t.cols {
+                        store(t, c.wrapping_add(done), *sums, t.cols - done);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sums of four products of unsigned and signed bytes, for eight columns.
+    #[inline]
     #[target_feature(enable = "avx2")]
-    pub unsafe fn integer_panel(p: &IntegerPanel) {
-        // SAFETY: passed on from the caller.
-        unsafe { super::panel(p) }
+    fn products(columns: __m256i, values: __m256i) -> __m256i {
+        // Terms 0 and 2, then 1 and 3.
+        let low = _mm256_set1_epi16(0xff);
+        let even =
+            _mm256_madd_epi16(_mm256_and_si256(columns, low), _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(values)));
+        let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(columns), _mm256_srai_epi16::<8>(values));
+        _mm256_add_epi32(even, odd)
     }
 
     /// Sixteen bytes in 16 bits each.
@@ -274,54 +371,174 @@ pub(super) mod avx2 {
     /// As [`integer_tile`], with rows `i0..i0 + M` and columns from `j0` on inside the tile.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn part<const M: usize, const LEFT_SIGNED: bool>(t: &IntegerTile, sums: &mut Sums, i0: usize, j0: usize) {
+    unsafe fn part<const M: usize, const LEFT_SIGNED: bool>(t: &IntegerTile<'_>, i0: usize, j0: usize) {
         let mut acc = [[_mm256_setzero_si256(); VECTORS]; M];
-        // SAFETY: the panel holds all columns of a group, and A four bytes of each row.
+        // SAFETY: all columns of a group are readable, and A has four bytes for each row.
         unsafe {
-            let (mut a, mut b) = (t.a.wrapping_offset(i0 as isize * t.a_row), t.b.wrapping_add(4 * j0));
-            for _ in 0..t.groups {
-                let left: [__m256i; M] = core::array::from_fn(|i| {
-                    let terms = a.offset(i as isize * t.a_row).cast::<i32>().read_unaligned();
-                    let terms = _mm_set1_epi32(terms);
-                    if LEFT_SIGNED { widened::<true>(terms) } else { widened::<false>(terms) }
-                });
-                for v in 0..VECTORS {
-                    let bytes = _mm_loadu_si128(b.add(16 * v).cast());
-                    let column = if LEFT_SIGNED { widened::<false>(bytes) } else { widened::<true>(bytes) };
-                    for (row, value) in acc.iter_mut().zip(left) {
-                        row[v] = _mm256_add_epi32(row[v], _mm256_madd_epi16(value, column));
+            let a0 = t.a.wrapping_offset(i0 as isize * t.a_row);
+            for (run, &first) in t.runs.iter().enumerate() {
+                let mut a = a0.wrapping_add(run * t.a_run);
+                let mut b = t.b.wrapping_add(MOST_GROUP_BYTES * (first as usize + j0));
+                for _ in 0..t.groups {
+                    let left: [__m256i; M] = core::array::from_fn(|i| {
+                        let terms = a.offset(i as isize * t.a_row).cast::<i32>().read_unaligned();
+                        widened::<LEFT_SIGNED>(_mm_set1_epi32(terms))
+                    });
+                    for v in 0..VECTORS {
+                        let column = _mm256_loadu_si256(b.add(MOST_GROUP_BYTES * WIDTH * v).cast());
+                        for (row, value) in acc.iter_mut().zip(left) {
+                            row[v] = _mm256_add_epi32(row[v], _mm256_madd_epi16(value, column));
+                        }
                     }
+                    a = a.wrapping_add(TERMS);
+                    b = b.wrapping_add(MOST_GROUP_BYTES * t.b_step);
                 }
-                a = a.wrapping_add(4);
-                b = b.wrapping_add(GROUP_BYTES);
             }
             for (i, row) in acc.iter().enumerate() {
-                for (v, pairs) in row.iter().enumerate() {
-                    let mut halves = [0i32; 2 * WIDTH];
-                    _mm256_storeu_si256(halves.as_mut_ptr().cast(), *pairs);
-                    let to = &mut sums.0[i0 + i][j0 + v * WIDTH..][..WIDTH];
-                    for (sum, pair) in to.iter_mut().zip(halves.as_chunks::<2>().0) {
-                        *sum = sum.wrapping_add(pair[0]).wrapping_add(pair[1]);
-                    }
-                }
+                let c = t.c.offset((i0 + i) as isize * t.ldc).wrapping_add(j0);
+                let sums = [[row[0], row[1]], [row[2], row[3]]].map(|[x, y]| {
+                    // Columns 0, 1, 4, 5 and 2, 3, 6, 7.
+                    _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_hadd_epi32(x, y))
+                });
+                store(t, c, sums, t.cols - j0);
             }
+        }
+    }
+
+    /// Adds sums of some columns to C, or writes them there.
+    ///
+    /// # Safety
+    /// As many columns as there are, of sixteen at most, are writable, and readable if the sums continue.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn store(t: &IntegerTile<'_>, c: *mut i32, sums: [__m256i; 2], cols: usize) {
+        // SAFETY: by the caller's contract.
+        unsafe {
+            if cols >= 2 * LANES {
+                for (half, sum) in sums.into_iter().enumerate() {
+                    let c = c.wrapping_add(LANES * half).cast::<__m256i>();
+                    let before = if t.continued { _mm256_loadu_si256(c) } else { _mm256_setzero_si256() };
+                    _mm256_storeu_si256(c, _mm256_add_epi32(before, sum));
+                }
+                return;
+            }
+            let mut values = [0i32; 2 * LANES];
+            for (half, sum) in sums.into_iter().enumerate() {
+                _mm256_storeu_si256(values.as_mut_ptr().wrapping_add(LANES * half).cast(), sum);
+            }
+            for (j, value) in values.iter().enumerate().take(cols) {
+                let c = c.wrapping_add(j);
+                let before = if t.continued { *c } else { 0 };
+                *c = before.wrapping_add(*value);
+            }
+        }
+    }
+
+    /// Sums of a vector of columns.
+    const LANES: usize = 8;
+
+    /// Copies a group as 16 bits for each term.
+    ///
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn integer_group(g: &IntegerGroup) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match g.signed {
+                false => widened_group::<false>(g),
+                true => widened_group::<true>(g),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`integer_group`].
+    #[target_feature(enable = "avx2")]
+    unsafe fn widened_group<const SIGNED: bool>(g: &IntegerGroup) {
+        // SAFETY: the columns exist, and so does room for them.
+        unsafe {
+            let mut done = 0;
+            while let Some(columns) = interleaved(g, done) {
+                for (v, columns) in columns.into_iter().enumerate() {
+                    let to = g.to.add(MOST_GROUP_BYTES * (done + WIDTH * v));
+                    _mm256_storeu_si256(to.cast(), widened::<SIGNED>(columns));
+                }
+                done += COPIED;
+            }
+            let number = |x: u8| if SIGNED { i16::from(x as i8) } else { i16::from(x) };
+            copy_group(g, done, number, 0);
+        }
+    }
+
+    /// Copies a group as bytes.
+    ///
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn group_of_bytes(g: &IntegerGroup) {
+        // SAFETY: as above.
+        unsafe {
+            let mut done = 0;
+            while let Some(columns) = interleaved(g, done) {
+                for (v, columns) in columns.into_iter().enumerate() {
+                    _mm_storeu_si128(g.to.add(TERMS * (done + WIDTH * v)).cast(), columns);
+                }
+                done += COPIED;
+            }
+            copy_group(g, done, |x| x, 0);
+        }
+    }
+
+    /// The terms of sixteen columns from `first` on, four columns in each vector, if they can be read together.
+    ///
+    /// # Safety
+    /// As [`super::super::IsaLevel`].
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn interleaved(g: &IntegerGroup, first: usize) -> Option<[__m128i; 4]> {
+        if g.terms < TERMS {
+            return None;
+        }
+        let from = g.from.wrapping_offset(first as isize * g.step);
+        // SAFETY: the columns that are read exist: those of every second one end a byte behind the last.
+        unsafe {
+            let row = |t: isize| from.wrapping_offset(t * g.row).cast::<__m128i>();
+            let rows: [__m128i; TERMS] = match g.step {
+                1 if first + COPIED <= g.cols => core::array::from_fn(|t| _mm_loadu_si128(row(t as isize))),
+                2 if first + COPIED < g.cols => core::array::from_fn(|t| {
+                    let row = row(t as isize);
+                    let even = _mm_set1_epi16(0xff);
+                    let half = |i: usize| _mm_and_si128(_mm_loadu_si128(row.add(i)), even);
+                    _mm_packus_epi16(half(0), half(1))
+                }),
+                _ => return None,
+            };
+            let [low, high] = [[rows[0], rows[1]], [rows[2], rows[3]]]
+                .map(|[x, y]| [_mm_unpacklo_epi8(x, y), _mm_unpackhi_epi8(x, y)]);
+            Some([
+                _mm_unpacklo_epi16(low[0], high[0]),
+                _mm_unpackhi_epi16(low[0], high[0]),
+                _mm_unpacklo_epi16(low[1], high[1]),
+                _mm_unpackhi_epi16(low[1], high[1]),
+            ])
         }
     }
 }
 
 pub(super) mod portable {
-    use super::{GROUP_BYTES, INTEGER_COLS, IntegerPanel, IntegerTile, Sums, TERMS};
+    use super::{INTEGER_COLS, IntegerGroup, IntegerTile, Sums, TERMS, copy_group};
 
     /// # Safety
     /// As [`super::super::IsaLevel`].
-    pub unsafe fn integer_panel(p: &IntegerPanel) {
+    pub unsafe fn integer_group(g: &IntegerGroup) {
         // SAFETY: passed on from the caller.
-        unsafe { super::panel(p) }
+        unsafe { copy_group(g, 0, |x| x, 0) }
     }
 
     /// # Safety
     /// As [`super::super::IsaLevel`].
-    pub unsafe fn integer_tile(t: &IntegerTile) {
+    pub unsafe fn integer_tile(t: &IntegerTile<'_>) {
         // SAFETY: passed on from the caller.
         unsafe {
             match t.left_signed {
@@ -334,14 +551,18 @@ pub(super) mod portable {
     /// # Safety
     /// As [`integer_tile`].
     #[inline(always)]
-    unsafe fn tile(t: &IntegerTile, left: impl Fn(u8) -> i32, right: impl Fn(u8) -> i32) {
-        // SAFETY: the panel holds all columns of a group, and A four bytes of each row.
+    unsafe fn tile(t: &IntegerTile<'_>, left: impl Fn(u8) -> i32, right: impl Fn(u8) -> i32) {
+        // SAFETY: all columns of a group are readable, and A has four bytes for each row.
         unsafe {
             let mut sums = Sums::load(t);
-            for g in 0..t.groups {
-                let b = t.b.wrapping_add(g * GROUP_BYTES).cast::<[[u8; TERMS]; INTEGER_COLS]>().read_unaligned();
+            let groups =
+                t.runs.iter().enumerate().flat_map(|(run, first)| (0..t.groups).map(move |g| (run, *first, g)));
+            for (run, first, g) in groups {
+                let at = TERMS * (first as usize + g * t.b_step);
+                let b = t.b.wrapping_add(at).cast::<[[u8; TERMS]; INTEGER_COLS]>().read_unaligned();
                 for (i, row) in sums.0.iter_mut().enumerate().take(t.rows) {
-                    let a = t.a.offset(i as isize * t.a_row).wrapping_add(TERMS * g).cast::<[u8; TERMS]>();
+                    let a =
+                        t.a.offset(i as isize * t.a_row).wrapping_add(run * t.a_run + TERMS * g).cast::<[u8; TERMS]>();
                     let a = a.read_unaligned().map(&left);
                     for (sum, terms) in row.iter_mut().zip(&b) {
                         for (x, y) in a.iter().zip(terms) {

@@ -13,6 +13,7 @@ mod avx512_blocked;
 #[cfg(target_arch = "x86_64")]
 mod avx512_data;
 mod double;
+mod excess;
 mod integer;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod narrow;
@@ -35,7 +36,8 @@ use crate::isa::Isa;
 
 pub(crate) use attention::{Dots, Scores};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
-pub(crate) use integer::{GROUP_BYTES, INTEGER_COLS, IntegerPanel, IntegerTile, TERMS};
+pub(crate) use excess::{Excess, NarrowedRow};
+pub(crate) use integer::{INTEGER_COLS, IntegerGroup, IntegerTile, MOST_GROUP_BYTES, TERMS};
 pub(crate) use quantised::{CODED_ROWS, CodedPanel, CodedRows, Decoded};
 use rounded::RoundedPair;
 pub(crate) use rounded::{PAIR, RoundedPanel, RoundedRow, RoundedTile};
@@ -361,6 +363,11 @@ impl IsaLevel {
         assert!(isa == crate::isa() || isa.is_available(), "this machine does not have the level");
         IsaLevel(isa)
     }
+
+    /// The ISA level.
+    pub fn isa(self) -> Isa {
+        self.0
+    }
 }
 
 /// Defines the inner kernels: the function of each ISA level.
@@ -393,10 +400,18 @@ kernels! {
     tile(Tile) = avx512::tile, avx2::tile, neon::tile, portable::tile;
     double_tile(DoubleTile) =
         double::avx512::double_tile, double::avx2::double_tile, double::neon::double_tile, double::portable::double_tile;
-    integer_tile(IntegerTile) =
+    integer_tile(IntegerTile<'_>) =
         integer::avx512::integer_tile, integer::avx2::integer_tile, integer::portable::integer_tile, integer::portable::integer_tile;
-    integer_panel(IntegerPanel) =
-        integer::avx2::integer_panel, integer::avx2::integer_panel, integer::portable::integer_panel, integer::portable::integer_panel;
+    byte_tile(IntegerTile<'_>) =
+        integer::avx512::byte_tile, integer::avx2::byte_tile, integer::portable::integer_tile, integer::portable::integer_tile;
+    byte_group(IntegerGroup) =
+        integer::avx2::group_of_bytes, integer::avx2::group_of_bytes, integer::portable::integer_group, integer::portable::integer_group;
+    narrowed_row(NarrowedRow) =
+        excess::avx2::narrowed_row, excess::avx2::narrowed_row, excess::portable::narrowed_row, excess::portable::narrowed_row;
+    add_excess(Excess<'_>) =
+        excess::avx2::add_excess, excess::avx2::add_excess, excess::portable::add_excess, excess::portable::add_excess;
+    integer_group(IntegerGroup) =
+        integer::avx512::integer_group, integer::avx2::integer_group, integer::portable::integer_group, integer::portable::integer_group;
     coded_rows(CodedRows) =
         quantised::avx512::coded_rows, quantised::avx2::coded_rows, quantised::neon::coded_rows, quantised::portable::coded_rows;
     decoded_columns(Decoded) =

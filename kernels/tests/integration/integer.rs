@@ -1,9 +1,9 @@
-//! Products of bytes against sums in 64 bits, for every ISA level, layout, sign and division into tasks.
+//! Products and convolutions of bytes against sums in 64 bits, for every ISA level, layout, sign and division into tasks.
 
 use crate::double::{at, layout};
 use crate::support::{Counter, Random, cuts, isa_levels, rounds, scratch};
-use tensorc_abi::{BatchedGemm, GemmElements};
-use tensorc_kernels::{integer_run_with, integer_scratch, integer_tasks};
+use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, GemmElements, ImageLayout};
+use tensorc_kernels::{conv_run_with, conv_scratch, conv_tasks, integer_run_with, integer_scratch, integer_tasks};
 
 /// Bytes among which the extremes are frequent.
 fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
@@ -66,6 +66,96 @@ fn products_of_bytes_are_exact() {
             let what = format!("{isa:?} {m}×{n}×{k}, {batch:?}, {elements:?}");
             assert!(result == expected, "{what}");
             counter.assert_once(&what);
+        }
+    }
+}
+
+/// A convolution of bytes at random, whose channels come in fours.
+fn convolution(random: &mut Random) -> Conv2d {
+    let pick = |random: &mut Random, from: &[u64]| random.pick(from);
+    let [kernel, strides, dilations] =
+        [&[1, 1, 2, 3, 5][..], &[1, 1, 2, 3], &[1, 1, 2, 3]].map(|from| [0; 2].map(|_| pick(random, from)));
+    let pads: [u64; 2] = [0, 1].map(|d| pick(random, &[0, 0, 1, 2]).min((kernel[d] - 1) * dilations[d]));
+    let output = [0; 2].map(|_| pick(random, &[1, 2, 5, 7, 14, 16, 33]));
+    let span = |d: usize| (output[d] - 1) * strides[d] + (kernel[d] - 1) * dilations[d] + 1;
+    // Some rows and columns after the last window, or padding there.
+    let input =
+        [0, 1].map(|d| (span(d) + pick(random, &[0, 0, 1, 2])).saturating_sub(pads[d] + pick(random, &[0, 1])).max(1));
+    Conv2d {
+        batch: pick(random, &[1, 1, 2]),
+        groups: 1,
+        in_channels: pick(random, &[4, 8, 12, 64, 132]),
+        out_channels: pick(random, &[1, 4, 12, 13, 40]),
+        input,
+        output,
+        kernel,
+        strides,
+        dilations,
+        pads,
+        pass: ConvPass::Bytes,
+        images: [0; 2],
+        layouts: [ImageLayout::Nchw; 2],
+    }
+}
+
+/// Sums in 64 bits.
+fn convolved(call: &Conv2d, x: &[u8], filters: &[u8]) -> Vec<i32> {
+    let ([h, w], [oh, ow], [kh, kw]) = (call.input, call.output, call.kernel);
+    let mut y = vec![];
+    for (n, o) in (0..call.batch).flat_map(|n| (0..call.out_channels).map(move |o| (n, o))) {
+        for (p, q) in (0..oh).flat_map(|p| (0..ow).map(move |q| (p, q))) {
+            let mut sum = 0i64;
+            for (r, s) in (0..kh).flat_map(|r| (0..kw).map(move |s| (r, s))) {
+                let row = (p * call.strides[0] + r * call.dilations[0]).wrapping_sub(call.pads[0]);
+                let column = (q * call.strides[1] + s * call.dilations[1]).wrapping_sub(call.pads[1]);
+                for i in (0..call.in_channels).take_while(|_| row < h && column < w) {
+                    let pixel = x[(((n * call.in_channels + i) * h + row) * w + column) as usize];
+                    let filter = filters[(((o * kh + r) * kw + s) * call.in_channels + i) as usize];
+                    sum += i64::from(pixel) * i64::from(filter as i8);
+                }
+            }
+            y.push(sum as i32);
+        }
+    }
+    y
+}
+
+#[test]
+fn convolutions_of_bytes_are_exact() {
+    let mut random = Random::new(6);
+    let mut calls: Vec<Conv2d> = (0..rounds(60)).map(|_| convolution(&mut random)).collect();
+    // Of several blocks of rows, and of several tasks of filters.
+    let large = Conv2d { in_channels: 64, input: [56; 2], output: [56; 2], kernel: [3; 2], pads: [1; 2], ..calls[0] };
+    let large = Conv2d { batch: 1, out_channels: 40, strides: [1; 2], dilations: [1; 2], ..large };
+    calls.push(large);
+    calls.push(Conv2d { in_channels: 512, kernel: [1; 2], pads: [0; 2], out_channels: 25, ..large });
+    for call in calls {
+        let [x_len, filters_len, y_len] = call.sizes().map(|n| n.unwrap() as usize);
+        let (x, mut filters) = (bytes(&mut random, x_len), bytes(&mut random, filters_len));
+        if random.pick(&[true, true, false]) {
+            // As trained ones are: few neighbours of one sign are large.
+            filters.iter_mut().for_each(|w| {
+                *w = random.pick(&[*w, 3, 250, 20, 230, 90, 166, 1, 9, 0, 64, 192]) / random.pick(&[1, 2, 2, 2])
+            });
+        }
+        let expected = convolved(&call, &x, &filters);
+        for isa in isa_levels() {
+            let mut y = vec![-1i32; y_len];
+            let (rows, pixels) = (call.out_channels, call.output[0] * call.output[1]);
+            let mut marks = vec![0.0f32; y_len];
+            let strides = [rows * pixels, 0, 0, pixels].map(|s| s as i64);
+            let counter = Counter::new([call.batch, 1, 1], rows, pixels, marks.as_mut_ptr(), strides);
+            let mut memory = scratch(conv_scratch(&call, None));
+            for tasks in cuts(&mut random, conv_tasks(&call)) {
+                // SAFETY: the buffers have the sizes of the call, and the tasks are within it.
+                unsafe {
+                    let (x, filters): (*const f32, *const f32) = (x.as_ptr().cast(), filters.as_ptr().cast());
+                    let (y, memory) = (y.as_mut_ptr().cast(), memory.as_mut_ptr().cast());
+                    conv_run_with(isa, &call, x, filters, y, Some(counter.call()), tasks, memory);
+                }
+            }
+            assert!(y == expected, "{isa:?} {call:?}");
+            counter.assert_once(&format!("{isa:?} {call:?}"));
         }
     }
 }

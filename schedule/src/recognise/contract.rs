@@ -1,6 +1,7 @@
 //! Recognition of library contractions: which index maps are a batched matrix product, a
 //! two-dimensional convolution or a gradient of one.
 
+mod bytes;
 mod computed;
 mod gradient;
 mod image;
@@ -38,7 +39,7 @@ impl LibraryCall {
     }
 }
 
-/// How the kernel library computes a contraction of f32, or a product of f64, if it does. `out_strides`: the distance in the result of a step along each
+/// How the kernel library computes a contraction of f32 or of bytes, or a product of f64, if it does. `out_strides`: the distance in the result of a step along each
 /// of the first `out_rank` axes; row-major if `None`. Only products store in another order.
 pub fn library_call(
     c: &Contraction,
@@ -65,6 +66,7 @@ pub fn is_product(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
 fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d<Extent>> {
     planar_convolution(c, lhs, rhs)
         .or_else(|| as_image_convolution(c, lhs, rhs))
+        .or_else(|| bytes::as_byte_convolution(c, lhs, rhs))
         .or_else(|| as_conv_filter_gradient(c, lhs, rhs))
         .or_else(|| as_conv_data_gradient(c, lhs, rhs))
         .map(Conv2d::along_width)

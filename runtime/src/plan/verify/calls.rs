@@ -29,7 +29,9 @@ pub(super) fn check((plan, outermost): (&Plan, &Plan), step: &Step) -> Result<()
             step.check_gemm(call, (a, *b, *c))
         }
         StepOp::Conv { call, a, b, c, epilogue } => {
-            step.check_operands(DType::F32, a.buffer().into_iter().chain([*b]), *c)?;
+            let [left, right, result] = call.pass.types();
+            let operands = a.buffer().map(|a| (left, a)).into_iter().chain([(right, *b)]);
+            step.check_operand_types(operands, (result, *c))?;
             step.check_epilogue(*c, epilogue.as_ref())?;
             step.check_left(a, *c)?;
             if a.prologue().is_some() && !call.takes_computed() {
@@ -333,7 +335,7 @@ impl CheckedStep<'_> {
         a.map_or(Ok(()), |a| self.check_plain(a))?;
         let (filters, [x, w, y]) = match call.pass {
             ConvPass::Packed(_) => (Packing::Conv(call.of_filters()), [a, b, c]),
-            ConvPass::Forward => (Packing::Plain, [a, b, c]),
+            ConvPass::Forward | ConvPass::Bytes => (Packing::Plain, [a, b, c]),
             ConvPass::DataGradient => (Packing::Plain, [c, b, a]),
             ConvPass::FilterGradient => (Packing::Plain, [a, c, b]),
         };
