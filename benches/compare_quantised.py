@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import onnxruntime
+from compare_precision import least
 
 try:
     import openvino
@@ -42,15 +43,6 @@ def openvino_session(args, model, inputs):
     options = {"INFERENCE_NUM_THREADS": args.threads, "PERFORMANCE_HINT": "LATENCY"}
     request = openvino.Core().compile_model(model, "CPU", options).create_infer_request()
     return lambda: request.infer(inputs)
-
-
-def least(run, seconds=2.0):
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - start)
-    return best * 1e3
 
 
 def peer(make):

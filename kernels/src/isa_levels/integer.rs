@@ -11,7 +11,6 @@
 use tensorc_abi::BYTE_TERMS;
 
 use super::{IsaLevel, MR};
-use crate::isa::Isa;
 
 /// Columns of a [`IntegerTile`].
 pub(crate) const INTEGER_COLS: usize = 32;
@@ -61,6 +60,7 @@ pub(crate) struct IntegerGroup {
     /// [`IsaLevel::group_bytes`] for each column.
     pub to: *mut u8,
     /// Whether the bytes are signed.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX2"))]
     pub signed: bool,
 }
 
@@ -74,9 +74,9 @@ impl IsaLevel {
     pub fn widens(self) -> bool {
         match self.isa() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => !crate::isa::has_byte_products(),
+            crate::isa::Isa::Avx512 => !crate::isa::has_byte_products(),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => true,
+            crate::isa::Isa::Avx2 => true,
             _ => false,
         }
     }
