@@ -263,6 +263,8 @@ fn ranks_do_not_change_bits() {
 fn asynchronous_modules_train() {
     let trained = on_ranks(2, StoreKind::DistAsync, PATIENT, |rt, store| {
         let (mut module, rank, ranks) = module_of(rt, store, 2);
+        // With momentum, late gradients may carry parameters far away.
+        module.init_optimizer(Optimizer::sgd(0.2, 0.0)).unwrap();
         let loss = |module: &mut Module| {
             module.forward(&batch(0, rank, ranks), false).unwrap();
             let scores = module.outputs()[0].to_vec::<f32>().unwrap();
