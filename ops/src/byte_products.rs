@@ -173,15 +173,12 @@ fn dense_conv<'g>(
     filters: ByteOperand<'g>,
     geometry: &ConvGeometry<'_>,
 ) -> Result<Option<Tensor<'g>>> {
-    let Some(outside) = image.known_zero()? else { return Ok(None) };
+    let ConvGeometry { groups, ref spatial, padded, position } = *geometry;
+    let Some(outside) = image.known_zero()?.filter(|_| groups == 1 && spatial.len() == 2) else { return Ok(None) };
     let (x, w) = (image.signed(false)?, filters.signed(true)?);
     // What is outside of the image, as bytes that are not signed.
     let outside = outside + if image.x.ty()?.dtype == DType::I8 { SIGN as i64 } else { 0 };
-    let ConvGeometry { groups, ref spatial, padded, position } = *geometry;
     let (xd, wd) = (x.x.dims()?, w.x.dims()?);
-    if groups != 1 || spatial.len() != 2 {
-        return Ok(None);
-    }
     let (n, filters, channels) = (xd.at(0), wd.at(0), wd[1]);
     let rounded = channels.next_multiple_of(BYTE_TERMS);
     let corner = |axis: usize| position(axis, &Index::constant(0), &Index::constant(0)).constant;

@@ -44,7 +44,7 @@ pub(super) struct ByteTasks {
     pads: [usize; 2],
     /// Planes along rows and along columns.
     phases: [usize; 2],
-    /// Rows and columns of a plane beyond those of the result.
+    /// The halo: how many rows and columns a staged plane has more than the result.
     halo: [usize; 2],
     /// Filters in panels of [`MR`] rows, which tasks take some of.
     panels: EvenSplit,
@@ -160,7 +160,7 @@ pub(super) unsafe fn run(
             excess: scratch.wrapping_add(taps + groups + weights).cast(),
         };
         let panels = tasks_of.filter_blocks.range(task % filter_blocks);
-        // SAFETY: the rows and filters are those of the call, and scratch holds the planes.
+        // SAFETY: `tasks` lies within the call by the caller's contract; `scratch` has the elements of `ByteTasks::scratch`.
         unsafe {
             if staged != Some((image, block)) {
                 work.stage();
@@ -298,7 +298,7 @@ impl ByteWork<'_> {
     /// Some filters, narrowed if that is of use and little is left.
     ///
     /// # Safety
-    /// They are those of the call, and scratch has room for them.
+    /// `filters` lies within the filters of the call; `narrowed` and `excess` have the sizes of [`ByteTasks::parts`].
     unsafe fn panel(&self, filters: Range<usize>) -> FilterPanel {
         let (t, terms) = (self.t, self.t.terms());
         let weights = self.filters.wrapping_add(filters.start * terms);
@@ -344,7 +344,7 @@ impl ByteWork<'_> {
             let (row, column) = ((first + at) / width, (first + at) % width);
             let run = (width - column).min(sums.len() - at);
             let kept = run.min(pixels.saturating_sub(column));
-            // SAFETY: by the caller's contract; the pixels are those of a row.
+            // SAFETY: the first `kept` pixels of the row from `column` on lie in the channel.
             unsafe { core::ptr::copy_nonoverlapping(sums[at..].as_ptr(), y.add(row * pixels + column), kept) };
             at += run;
         }
