@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorc_abi::content::Piece;
-use tensorc_abi::{ExternFn, KernelFn, KernelSignature, Packing, Plan, Weight};
+use tensorc_abi::{ExternFn, KernelFn, KernelSignature, PackedElements, Packing, Plan, Weight};
 use tensorc_codegen::jit::{JitModule, compile_kernels};
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
@@ -222,7 +222,7 @@ pub(crate) fn pack_weights(
 
 /// Brings constants into the layouts of weights, on all threads.
 pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)]) -> Result<Vec<WeightStorage>, Error> {
-    let rounds = |(weight, _): &(&Weight, &TensorData)| matches!(weight.packing, Packing::GemmB { rounded: true, .. });
+    let rounds = |(weight, _): &(&Weight, &TensorData)| matches!(weight.packing, Packing::GemmB { elements: PackedElements::Bf16, .. });
     if !tensorc_kernels::has_bf16_products() && weights.iter().any(rounds) {
         let why =
             "products of bf16 take a processor with AVX-512 BF16, which this one is not; choose the precision f32";

@@ -18,7 +18,7 @@ pub use self::in_parts::{call, hosted, number, part, parts, result, value};
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 15 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 16 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -287,11 +287,18 @@ pub mod step {
     pub const FUNCTION: usize = 5;
     /// Number of arguments of the epilogue, and in the high half of those of the prologue, whose slots come last.
     pub const ARGS: usize = 6;
+    /// Set in [`ARGS`] if the sums that the epilogue reads lie apart from the result (since version 1.16).
+    pub const APART: u64 = 1 << 31;
     /// Offset of the words of the call of a library kernel, as [`crate::BatchedGemm::to_words`] and its like give them.
     /// Before them lie [`super::scratch::WORDS`] about its working memory (since version 1.4).
     pub const CALL: usize = 7;
     /// Words of the record.
     pub const WORDS: usize = 8;
+
+    /// The numbers of arguments of the epilogue and of the prologue that [`ARGS`] has.
+    pub const fn arguments(word: u64) -> [usize; 2] {
+        [(word & (APART - 1)) as usize, (word >> 32) as usize]
+    }
 
     /// A generated kernel on the processor.
     pub const KERNEL: u64 = 0;

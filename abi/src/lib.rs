@@ -72,7 +72,7 @@ pub use find::FindOp;
 pub use flow::{FlowKind, FlowPlan, Loop};
 pub use library::{
     Attention, BYTE_TERMS, BatchedGemm, CHANNEL_BLOCK, Contraction, ContractionRef, Conv2d, GemmElements, ImageLayout,
-    MatrixLayout, Packing,
+    MAX_SUM_ARGS, MatrixLayout, PackedElements, Packing, SUM_COLS, SUM_ROWS,
 };
 pub use number::Number;
 #[cfg(feature = "plan")]

@@ -87,6 +87,21 @@ impl GemmElements {
             GemmElements::Blocked(_) => [DType::F32, DType::U8, DType::F32],
         }
     }
+
+    /// What a packed B holds, if B may be packed.
+    pub const fn packed(self) -> Option<PackedElements> {
+        match self {
+            GemmElements::F32 => Some(PackedElements::F32),
+            GemmElements::Bf16 => Some(PackedElements::Bf16),
+            GemmElements::U8I8 | GemmElements::I8U8 => Some(PackedElements::Bytes),
+            GemmElements::F64 | GemmElements::Blocked(_) => None,
+        }
+    }
+
+    /// Whether the elements are bytes, of which sums are i32.
+    pub const fn are_bytes(self) -> bool {
+        matches!(self, GemmElements::U8I8 | GemmElements::I8U8)
+    }
 }
 
 /// Two-dimensional convolution, zero padded, or one of its gradients; of f32, other than in a call of a GPU's library:
@@ -392,6 +407,58 @@ pub enum ContractionRef<'c, N: Number = u64> {
     Attention(&'c Attention<N>),
 }
 
+/// Elements of a packed operand of a [`BatchedGemm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PackedElements {
+    /// Those of the constant, of f32.
+    F32,
+    /// Rounded to bf16, of f32.
+    Bf16,
+    /// Those of the constant, of i8 or u8.
+    Bytes,
+}
+
+impl PackedElements {
+    /// Every kind.
+    pub const ALL: [PackedElements; 3] = [PackedElements::F32, PackedElements::Bf16, PackedElements::Bytes];
+
+    /// The word of [`Packing::GemmB`] in the text form.
+    pub const fn word(self) -> &'static str {
+        match self {
+            PackedElements::F32 => "gemm_b",
+            PackedElements::Bf16 => "gemm_b_bf16",
+            PackedElements::Bytes => "gemm_b_bytes",
+        }
+    }
+
+    /// Bytes of an element of the constant.
+    pub const fn size(self) -> usize {
+        match self {
+            PackedElements::F32 | PackedElements::Bf16 => size_of::<f32>(),
+            PackedElements::Bytes => 1,
+        }
+    }
+}
+
+impl Packing {
+    /// Whether a constant with elements of a type can be packed so.
+    pub const fn takes(&self, dtype: DType) -> bool {
+        match self {
+            Packing::Plain => true,
+            Packing::GemmB { elements: PackedElements::Bytes, .. } => matches!(dtype, DType::I8 | DType::U8),
+            Packing::GemmB { .. } | Packing::Conv(_) => matches!(dtype, DType::F32),
+        }
+    }
+
+    /// Bytes of an element of a constant that is packed so.
+    pub const fn element_size(&self) -> usize {
+        match self {
+            Packing::GemmB { elements, .. } => elements.size(),
+            Packing::Plain | Packing::Conv(_) => size_of::<f32>(),
+        }
+    }
+}
+
 /// The layout a weight is stored in at run time. Packed forms are private to the kernel library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Packing {
@@ -410,12 +477,19 @@ pub enum Packing {
         row_stride: i64,
         /// Elements of the constant from one column to the next.
         col_stride: i64,
-        /// Whether elements are rounded to bf16, for [`GemmElements::Bf16`].
-        rounded: bool,
+        /// What the packed elements are.
+        elements: PackedElements,
     },
     /// Filters `[groups·out_channels, in_channels, kh, kw]` of the given convolution.
     Conv(Conv2d),
 }
+
+/// Most rows of a block of sums that an epilogue reads apart from the result.
+pub const SUM_ROWS: u64 = 12;
+/// Elements from one row of such a block to the next, and most columns.
+pub const SUM_COLS: u64 = 128;
+/// Most arguments of an epilogue beside such a block.
+pub const MAX_SUM_ARGS: usize = 31;
 
 /// Index parameters of the kernel of an epilogue or a prologue, in order.
 ///
@@ -427,6 +501,10 @@ pub enum Packing {
 /// channels over all groups and columns are (input channel, row, column) of a filter. Where the result of a
 /// convolution has its channels in blocks, the batch index is `[n, block, 0]`, rows are pixels and columns channels of
 /// the block; where it has them last, `[n, 0, 0]`, pixels and channels.
+///
+/// An epilogue whose sums lie apart ([`crate::Epilogue::apart`]) reads them from memory of the library, its first buffer: element
+/// (i, j) of the block is at `(i - rows.0)·SUM_COLS + j - cols.0` there. A block has at most [`SUM_ROWS`] rows and [`SUM_COLS`]
+/// columns.
 ///
 /// The epilogue of an [`Attention`] is called for tiles of scores, which lie in memory of the library:
 /// element (i, j) of the block is at `(i - rows.0)·TILE_COLS + j - cols.0` of the first buffer.

@@ -25,6 +25,21 @@ pub struct Epilogue {
     /// Its arguments, in the order of its parameters; for attention those behind the tile of scores. Only the result of
     /// the call is written.
     pub args: Vec<Arg>,
+    /// Whether the sums lie apart from the result, in memory of the library that is a parameter before the others. The result
+    /// may then be of another type than the sums: of those of bytes.
+    pub apart: bool,
+}
+
+impl Epilogue {
+    /// The word of an epilogue in the text form.
+    pub const WORD: &str = "epilogue";
+    /// That of one whose sums lie apart.
+    pub const APART: &str = "epilogue_apart";
+
+    /// The word of this one.
+    pub const fn word(&self) -> &'static str {
+        if self.apart { Self::APART } else { Self::WORD }
+    }
 }
 
 /// A generated kernel that computes blocks of the left operand of a library kernel where that reads them, so that

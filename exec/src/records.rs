@@ -2,7 +2,7 @@
 
 use tensorc_abi::image::{LIBRARIES, scratch, slot, step};
 use tensorc_abi::{
-    BufferId, ContractionRef, Conv2d, ConvVariant, GemmElements, KernelId, LibraryOp, Number, Plan, Scratch, Step,
+    BufferId, ContractionRef, Conv2d, ConvVariant, Epilogue, GemmElements, KernelId, LibraryOp, Number, Plan, Scratch, Step,
     StepOp, StorageClass, WorkingBytes,
 };
 use tensorc_kernels::{
@@ -187,7 +187,8 @@ fn linked<N: Number>(call: &LibraryOp<'_, N>, number: impl Fn(KernelId) -> u64) 
 
 /// The numbers of arguments of the epilogue and the prologue.
 fn arguments<N: Number>(call: &LibraryOp<'_, N>) -> u64 {
-    let epilogue = call.epilogue.map_or(0, |e| e.args.len() as u64);
+    let apart = |e: &Epilogue| if e.apart { step::APART } else { 0 };
+    let epilogue = call.epilogue.map_or(0, |e| e.args.len() as u64 | apart(e));
     epilogue | call.prologue.map_or(0, |p| p.args.len() as u64) << 32
 }
 

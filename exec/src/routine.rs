@@ -181,7 +181,8 @@ unsafe fn operands(
         None => LeftOperand::Memory(left),
         Some((f, count)) => LeftOperand::Computed(PrologueCall { f, args: after.wrapping_add(call.args), count }),
     };
-    (left, right, result, call.epilogue.map(|f| EpilogueCall { f, args: after }))
+    let apart = call.apart.then_some(call.args);
+    (left, right, result, call.epilogue.map(|f| EpilogueCall { f, args: after, apart }))
 }
 
 unsafe fn run_gemm(call: &LibraryCall, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
@@ -247,7 +248,8 @@ unsafe fn run_attention<const ROUNDED: bool>(
     // SAFETY: the table holds three operands and the result; the rest is the caller's promise.
     unsafe {
         let [q, k, v, out] = [0, 1, 2, 3].map(|i| operand(arguments, i));
-        let epilogue = call.epilogue.map(|f| (EpilogueCall { f, args: arguments.wrapping_add(4) }, call.args));
+        let args = arguments.wrapping_add(4);
+        let epilogue = call.epilogue.map(|f| (EpilogueCall { f, args, apart: None }, call.args));
         attention_run::<ROUNDED>(attention, [q, k, v], out, epilogue, tasks, scratch);
     }
 }

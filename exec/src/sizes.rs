@@ -99,9 +99,9 @@ impl SizeRun<'_> {
             SizeOp::Scratch(step) => {
                 let (routine, words, args) = self.call(step, routine)?;
                 // As [`crate::Step`] takes a record.
-                let prologue = (self.record(step)?[step::FUNCTION] >> 32 != 0).then_some((args >> 32) as usize);
+                let prologue = (self.record(step)?[step::FUNCTION] >> 32 != 0).then_some(args[1]);
                 let call = (routine.read)(words).ok_or(DAMAGED)?;
-                large(worker_stride((routine.scratch)(&call, args as u32 as usize, prologue)) as u64)
+                large(worker_stride((routine.scratch)(&call, args[0], prologue)) as u64)
             }
             SizeOp::Grain { tasks, ns } => {
                 let [tasks, ns] = [known(tasks)?, known(ns)?].map(|n| n.max(0) as u64);
@@ -120,12 +120,13 @@ impl SizeRun<'_> {
         &self,
         at: u32,
         routine: &dyn Fn(usize) -> Option<&'static Routine>,
-    ) -> Result<(&'static Routine, &[u64], u64), SizesError> {
+    ) -> Result<(&'static Routine, &[u64], [usize; 2]), SizesError> {
         let record = self.record(at)?;
         let kind = record[step::KIND].checked_sub(step::LIBRARY).and_then(|kind| usize::try_from(kind).ok());
         let words = usize::try_from(record[step::CALL]).ok().and_then(|at| at.checked_sub(self.region_at));
         let found = kind.and_then(routine).zip(words.and_then(|at| self.region.get(at..)));
-        found.map(|(routine, words)| (routine, words, record[step::ARGS])).ok_or(SizesError::Damaged)
+        let args = step::arguments(record[step::ARGS]);
+        found.map(|(routine, words)| (routine, words, args)).ok_or(SizesError::Damaged)
     }
 }
 

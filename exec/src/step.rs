@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use tensorc_abi::image::{scratch, step};
-use tensorc_abi::{Contraction, KernelFn};
+use tensorc_abi::{Contraction, KernelFn, MAX_SUM_ARGS};
 #[cfg(feature = "plan")]
 use tensorc_abi::{KernelId, Number, Plan, StepOp};
 use tensorc_kernels::affinity_grain;
@@ -146,6 +146,8 @@ pub struct LibraryCall {
     pub epilogue: Option<KernelFn>,
     /// Number of arguments of the epilogue.
     pub args: usize,
+    /// Whether the sums that the epilogue reads lie apart from the result.
+    pub apart: bool,
     /// What computes the left operand, and the number of its arguments.
     pub prologue: Option<(KernelFn, usize)>,
     routine: &'static Routine,
@@ -190,7 +192,8 @@ impl<N: Number> Recorded<N> {
 }
 
 impl LibraryCall {
-    /// The call of a record; `None` if that calls code that does not exist, or its words are no call.
+    /// The call of a record; `None` if that calls code that does not exist, has more arguments than there may be, or its words
+    /// are no call.
     fn resolve(record: &[u64; step::WORDS], kind: usize, code: &impl Code) -> Option<LibraryCall> {
         let routine = code.routine(kind)?;
         let kernel = |function: u32| match function {
@@ -198,12 +201,17 @@ impl LibraryCall {
             function => code.kernel(u64::from(function) - 1).map(Some),
         };
         // Low halves are the epilogue's, high ones the prologue's.
-        let (functions, args) = (record[step::FUNCTION], record[step::ARGS]);
+        let functions = record[step::FUNCTION];
+        let ([args, of_prologue], apart) = (step::arguments(record[step::ARGS]), record[step::ARGS] & step::APART != 0);
+        if apart && args > MAX_SUM_ARGS {
+            return None;
+        }
         Some(LibraryCall {
             contraction: (routine.read)(code.words(record[step::CALL] as usize))?,
             epilogue: kernel(functions as u32)?,
-            args: args as u32 as usize,
-            prologue: kernel((functions >> 32) as u32)?.map(|f| (f, (args >> 32) as usize)),
+            args,
+            apart,
+            prologue: kernel((functions >> 32) as u32)?.map(|f| (f, of_prologue)),
             routine,
         })
     }

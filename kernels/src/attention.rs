@@ -180,7 +180,7 @@ unsafe fn run<const ROUNDED: bool>(
             *pointers = tile.cast();
             core::ptr::copy_nonoverlapping(call.args, pointers.add(1), count);
         }
-        EpilogueCall { f: call.f, args: pointers }
+        EpilogueCall { args: pointers, ..call }
     });
     let parts = schedule.queries.parts();
     for task in tasks.start as usize..tasks.end as usize {

@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-use tensorc_abi::KernelFn;
 use tensorc_abi::library::{GEMM_BATCH_RANK, epilogue_scalars};
+use tensorc_abi::{KernelFn, MAX_SUM_ARGS, SUM_COLS, SUM_ROWS};
 
 /// A generated kernel applied in place to each finished block of C, while it is in cache.
 ///
@@ -14,6 +14,9 @@ pub struct EpilogueCall {
     pub f: KernelFn,
     /// The buffers of the kernel.
     pub args: *const *mut u8,
+    /// How many buffers there are, at most [`MAX_SUM_ARGS`], if the kernel takes a block of sums before them and makes the
+    /// result of that; of sums in i32.
+    pub apart: Option<usize>,
 }
 
 impl EpilogueCall {
@@ -33,5 +36,54 @@ impl EpilogueCall {
             // SAFETY: by the caller's contract; seven scalars are what an epilogue takes.
             unsafe { (call.f)(call.args, scalars.as_ptr()) };
         }
+    }
+}
+
+/// Where sums in i32 of a block of C go: into C, or into memory of their own if an epilogue makes C of them.
+pub(crate) struct SumBlock {
+    epilogue: Option<EpilogueCall>,
+    sums: [[i32; Self::COLS]; Self::ROWS],
+    args: [*mut u8; 1 + MAX_SUM_ARGS],
+}
+
+impl SumBlock {
+    /// Most rows of a block.
+    pub const ROWS: usize = SUM_ROWS as usize;
+    /// Most columns of a block.
+    pub const COLS: usize = SUM_COLS as usize;
+
+    /// # Safety
+    /// The epilogue has as many arguments as it says.
+    pub unsafe fn new(epilogue: Option<EpilogueCall>) -> SumBlock {
+        let mut args = [core::ptr::null_mut(); 1 + MAX_SUM_ARGS];
+        if let Some(call) = &epilogue {
+            for (i, to) in args[1..].iter_mut().enumerate().take(call.apart.unwrap_or(0)) {
+                // SAFETY: by the caller's contract.
+                *to = unsafe { *call.args.add(i) };
+            }
+        }
+        SumBlock { epilogue, sums: [[0; Self::COLS]; Self::ROWS], args }
+    }
+
+    /// Where the first sum of a block goes that begins at `c`, and the elements from one row to the next.
+    pub fn place(&mut self, c: *mut i32, ldc: isize) -> (*mut i32, isize) {
+        match self.epilogue {
+            Some(EpilogueCall { apart: Some(_), .. }) => (self.sums.as_mut_ptr().cast(), Self::COLS as isize),
+            _ => (c, ldc),
+        }
+    }
+
+    /// Applies the epilogue to a block whose sums are in their place.
+    ///
+    /// # Safety
+    /// As for [`EpilogueCall::finish`].
+    pub unsafe fn finish(&mut self, batch: [u64; GEMM_BATCH_RANK], rows: Range<usize>, cols: Range<usize>) {
+        self.args[0] = self.sums.as_mut_ptr().cast();
+        let call = self.epilogue.map(|call| match call.apart {
+            None => call,
+            Some(_) => EpilogueCall { args: self.args.as_ptr(), ..call },
+        });
+        // SAFETY: passed on from the caller.
+        unsafe { EpilogueCall::finish(call, batch, rows, cols) };
     }
 }

@@ -1,18 +1,33 @@
 //! Batched matrix products of bytes with exact sums in i32. Rows of A whose terms lie side by side are read where they
-//! lie; columns of B are copied into panels of four terms side by side.
+//! lie; columns of B lie in panels of four terms side by side: packed ahead of time, or copied.
+//!
+//! Where pairs of products are added in 16 bits, a panel of weights is narrowed before many rows are multiplied with it
+//! ([`NarrowedRow`]).
 
 use core::ops::Range;
 
 use tensorc_abi::{BatchedGemm, GemmElements};
 
-use crate::epilogue::EpilogueCall;
+use crate::blocking::EvenSplit;
+use crate::epilogue::{EpilogueCall, SumBlock};
 use crate::gemm::{batch_index, batch_offset};
 use crate::grouped::GroupedTasks;
 use crate::isa::{Isa, isa};
-use crate::isa_levels::{INTEGER_COLS, IntegerGroup, IntegerTile, IsaLevel, MOST_GROUP_BYTES, MR, TERMS};
+use crate::isa_levels::{INTEGER_COLS, IntegerTile, IsaLevel, MR, NarrowedRow, TERMS};
+use crate::weights::groups_of_bytes;
 
-/// Panels of B that are copied together: what is read of a row of B are whole lines of the cache.
-const PANELS: usize = 4;
+/// Most panels of B that are multiplied in turn: what is read of a row of B are whole lines of the cache.
+const PANELS: usize = SumBlock::COLS / INTEGER_COLS;
+/// Bytes of panels that are copied together, if one has no more: they stay in the second-level cache.
+const COPIED_BYTES: usize = 256 * 1024;
+/// Bytes of a group of a panel.
+const GROUP: usize = INTEGER_COLS * TERMS;
+/// Groups of terms that a tile adds up at a time: what it reads of a panel stays in the first-level cache.
+const DEPTH: usize = 128;
+/// Fewest rows that are worth narrowing a panel.
+const NARROWED_ROWS: usize = 2 * MR;
+/// Of how many weights one may have an excess, which is multiplied by itself.
+const EXCESS_SHARE: usize = 128;
 /// How many times the terms of a product of f32 are computed in the same time.
 const SPEED: f64 = 4.0;
 /// Scratch is aligned for cache lines.
@@ -27,10 +42,49 @@ fn tasks_of(call: &BatchedGemm) -> GroupedTasks {
     GroupedTasks::new(call, TERMS, SPEED)
 }
 
-/// Bytes of panels of B, and of the rows of a task.
-fn parts(call: &BatchedGemm, schedule: &GroupedTasks) -> [usize; 2] {
-    let rows = if left_in_place(call) { 0 } else { schedule.row_blocks.longest() * MR * schedule.groups * TERMS };
-    [PANELS * schedule.depth.longest() * INTEGER_COLS * MOST_GROUP_BYTES, rows.next_multiple_of(LINE)]
+/// The parts of scratch.
+struct IntegerScratch {
+    /// Panels that are copied or narrowed together.
+    panels: usize,
+    /// Bytes of a copied panel, and of what is listed of a narrowed one.
+    panel: usize,
+    listed: usize,
+    /// Bytes of the rows of a task.
+    rows: usize,
+}
+
+impl IntegerScratch {
+    fn new(call: &BatchedGemm, schedule: &GroupedTasks) -> IntegerScratch {
+        let rows = if left_in_place(call) { 0 } else { schedule.row_blocks.longest() * MR * schedule.groups * TERMS };
+        let (panel, narrows) = (schedule.groups * GROUP, narrows(call));
+        let panels = (COPIED_BYTES / panel.max(1)).clamp(1, PANELS);
+        IntegerScratch {
+            panels,
+            panel: if narrows || !call.b_packed { panel } else { 0 },
+            listed: if narrows { room(schedule.groups) * size_of::<[i32; 2]>() } else { 0 },
+            rows: rows.next_multiple_of(LINE),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.panels * (self.panel + self.listed.next_multiple_of(LINE)) + self.rows
+    }
+
+    /// The first bytes of a copied panel, and of its list.
+    fn panel(&self, scratch: *mut u8, at: usize) -> [*mut u8; 2] {
+        let panel = scratch.wrapping_add(at * (self.panel + self.listed.next_multiple_of(LINE)));
+        [panel, panel.wrapping_add(self.panel)]
+    }
+}
+
+/// Whether panels of weights may be narrowed. What a run computes has as many large bytes as small ones.
+fn narrows(call: &BatchedGemm) -> bool {
+    call.b_packed && call.elements == GemmElements::U8I8 && call.m as usize >= NARROWED_ROWS
+}
+
+/// Most weights of a panel that have an excess.
+fn room(groups: usize) -> usize {
+    groups * GROUP / EXCESS_SHARE
 }
 
 /// Number of tasks of a product of bytes; they may run in any order, on any threads.
@@ -40,13 +94,14 @@ pub fn integer_tasks(call: &BatchedGemm) -> u64 {
 
 /// Bytes of scratch one thread needs for [`integer_run`].
 pub fn integer_scratch(call: &BatchedGemm) -> usize {
-    parts(call, &tasks_of(call)).iter().sum()
+    IntegerScratch::new(call, &tasks_of(call)).bytes()
 }
 
 /// Executes the tasks `tasks` of a product of bytes, and its epilogue on every block they finish.
 ///
 /// # Safety
-/// As for [`crate::gemm_run`], of bytes and a result of i32, with operands in memory of which none is packed.
+/// As for [`crate::gemm_run`], of bytes and a result of i32, with operands in memory; if the epilogue's sums lie
+/// [apart](EpilogueCall::apart), nothing is written to `c`.
 pub unsafe fn integer_run(
     call: &BatchedGemm,
     operands: [*const u8; 2],
@@ -77,33 +132,32 @@ pub unsafe fn integer_run_with(
 ) {
     let level = IsaLevel::new(isa);
     let schedule = tasks_of(call);
-    let rows = scratch.wrapping_add(parts(call, &schedule)[0]);
+    let layout = IntegerScratch::new(call, &schedule);
+    let rows = scratch.wrapping_add(layout.bytes() - layout.rows);
     let in_place = left_in_place(call);
     let (row_blocks, col_parts) = (schedule.row_blocks.parts(), schedule.panels.parts());
+    // SAFETY: passed on from the caller.
+    let mut block = unsafe { SumBlock::new(epilogue) };
     let mut copied = None;
     for task in tasks.start as usize..tasks.end as usize {
         let at = task / (row_blocks * col_parts);
         let batch = batch_index(call.batch, at);
         let row_block = task / col_parts % row_blocks;
-        let [a, b] = [(a, &call.a), (b, &call.b)].map(|(x, layout)| x.wrapping_offset(batch_offset(layout, batch)));
+        let a = a.wrapping_offset(batch_offset(&call.a, batch));
+        let b = if call.b_packed { b } else { b.wrapping_offset(batch_offset(&call.b, batch)) };
         let c = c.wrapping_offset(batch_offset(&call.c, batch));
-        let product = IntegerProduct { level, call, schedule: &schedule, a, b, c, panels: scratch, rows };
+        let product =
+            IntegerProduct { level, call, schedule: &schedule, layout: &layout, batch, a, b, c, scratch, rows };
         let panels = schedule.row_blocks.range(row_block);
-        let span = schedule.rows.start(panels.start)..schedule.rows.start(panels.end);
-        // SAFETY: the rows and columns are inside the call, and scratch holds a panel and the rows of a task.
+        // SAFETY: the rows and columns are inside the call, and scratch is as large as `integer_scratch` says.
         unsafe {
             if !in_place && copied != Some((at, row_block)) {
-                product.copy_rows(span.clone());
+                product.copy_rows(schedule.rows.start(panels.start)..schedule.rows.start(panels.end));
                 copied = Some((at, row_block));
             }
             let columns = schedule.panels.range(task % col_parts);
-            for panel in columns.clone().step_by(PANELS) {
-                let last = columns.end.min(panel + PANELS);
-                let cols = panel * INTEGER_COLS..(call.n as usize).min(last * INTEGER_COLS);
-                for block in 0..schedule.depth.parts() {
-                    product.block(panels.clone(), cols.clone(), schedule.depth.range(block));
-                }
-                EpilogueCall::finish(epilogue, batch, span.clone(), cols);
+            for first in columns.clone().step_by(layout.panels) {
+                product.columns(panels.clone(), first..columns.end.min(first + layout.panels), &mut block);
             }
         }
     }
@@ -114,12 +168,22 @@ struct IntegerProduct<'a> {
     level: IsaLevel,
     call: &'a BatchedGemm,
     schedule: &'a GroupedTasks,
+    layout: &'a IntegerScratch,
+    batch: [u64; 3],
     a: *const u8,
     b: *const u8,
     c: *mut i32,
-    /// Memory for [`PANELS`] of B, and for rows of A.
-    panels: *mut u8,
+    scratch: *mut u8,
+    /// Copied rows of A.
     rows: *mut u8,
+}
+
+/// A panel of B as it is multiplied.
+#[derive(Clone, Copy)]
+struct ColumnPanel {
+    groups: *const u8,
+    /// What its weights had before it was narrowed, as (term, column and value), if it is.
+    excess: Option<(*const [i32; 2], usize)>,
 }
 
 impl IntegerProduct<'_> {
@@ -148,70 +212,128 @@ impl IntegerProduct<'_> {
         }
     }
 
-    /// Adds the terms of some groups to row panels of the columns of a few panels.
+    /// Computes some row panels of the columns of a few panels, and applies the epilogue.
     ///
     /// # Safety
-    /// The operands cover them, the rows have been copied unless they are read in place, and the result is writable.
-    unsafe fn block(&self, panels: Range<usize>, cols: Range<usize>, groups: Range<usize>) {
+    /// They are inside the call, and the rows have been copied unless they are read in place.
+    unsafe fn columns(&self, row_panels: Range<usize>, panels: Range<usize>, block: &mut SumBlock) {
         let (call, schedule) = (self.call, self.schedule);
-        let first = schedule.rows.start(panels.start);
+        let cols = panels.start * INTEGER_COLS..(call.n as usize).min(panels.end * INTEGER_COLS);
+        let first = schedule.rows.start(row_panels.start);
         let (a, a_row) = match left_in_place(call) {
             true => (self.a.wrapping_offset(first as isize * call.a.row_stride as isize), call.a.row_stride as isize),
             false => (self.rows.cast_const(), self.stride() as isize),
         };
-        // SAFETY: the terms and columns are inside B, and the panels hold them; so below.
-        unsafe { self.pack(groups.clone(), cols.clone()) };
-        let ldc = call.c.row_stride as isize;
-        for rows in panels.map(|p| schedule.rows.range(p)) {
-            for (at, column) in cols.clone().step_by(INTEGER_COLS).enumerate() {
-                let tile = IntegerTile {
-                    runs: &[0],
-                    groups: groups.len(),
-                    a: a.wrapping_offset((rows.start - first) as isize * a_row).wrapping_add(groups.start * TERMS),
-                    a_row,
-                    a_run: 0,
-                    rows: rows.len(),
-                    b: self.panel(at, groups.len()),
-                    b_step: INTEGER_COLS,
-                    cols: INTEGER_COLS.min(cols.end - column),
-                    c: self.c.wrapping_offset(rows.start as isize * ldc).wrapping_add(column),
-                    ldc,
-                    continued: groups.start > 0,
-                    left_signed: call.elements == GemmElements::I8U8,
-                    narrowed: false,
-                };
-                // SAFETY: as above.
-                unsafe { self.level.integer_tile(&tile) };
+        let many = schedule.rows.start(row_panels.end) - first >= NARROWED_ROWS;
+        let mut prepared = [ColumnPanel { groups: self.b, excess: None }; PANELS];
+        // SAFETY: the panels are inside B, scratch has room for them, and the result is writable.
+        unsafe {
+            for (at, panel) in panels.enumerate() {
+                prepared[at] = self.panel(panel, at, many);
+            }
+            for rows in row_panels.map(|p| schedule.rows.range(p)) {
+                let a = a.wrapping_offset((rows.start - first) as isize * a_row);
+                let ldc = call.c.row_stride as isize;
+                let c = self.c.wrapping_offset(rows.start as isize * ldc).wrapping_add(cols.start);
+                let (c, ldc) = block.place(c, ldc);
+                for (panel, column) in prepared.iter().zip(cols.clone().step_by(INTEGER_COLS)) {
+                    let c = (c.wrapping_add(column - cols.start), ldc);
+                    self.tile(*panel, (a, a_row, rows.len()), c, INTEGER_COLS.min(cols.end - column));
+                }
+                block.finish(self.batch, rows, cols.clone());
             }
         }
     }
 
-    /// The first group of a panel of so many groups.
-    fn panel(&self, at: usize, groups: usize) -> *mut u8 {
-        self.panels.wrapping_add(at * groups * INTEGER_COLS * self.level.group_bytes())
-    }
-
-    /// Copies the terms of some groups of a few panels of B, with zeros for terms that it has not.
+    /// A panel: where it is packed, copied, or narrowed for many rows if that is of use and little is left.
     ///
     /// # Safety
-    /// The terms and columns are inside B, and the panels have room for them.
-    unsafe fn pack(&self, groups: Range<usize>, cols: Range<usize>) {
-        let [row, step] = [self.call.b.row_stride, self.call.b.col_stride].map(|stride| stride as isize);
-        let k = self.call.k as usize;
-        for (at, group) in groups.clone().enumerate() {
-            for (panel, column) in cols.clone().step_by(INTEGER_COLS).enumerate() {
-                let first = (group * TERMS) as isize * row + column as isize * step;
-                let columns = IntegerGroup {
-                    terms: TERMS.min(k - group * TERMS),
-                    from: self.b.wrapping_offset(first),
-                    row,
-                    step,
-                    cols: INTEGER_COLS.min(cols.end - column),
-                    to: self.panel(panel, groups.len()).wrapping_add(at * INTEGER_COLS * self.level.group_bytes()),
-                    signed: self.call.elements == GemmElements::U8I8,
-                };
-                // SAFETY: by the caller's contract.
-                unsafe { self.level.integer_group(&columns) };
+    /// The panel is inside B, and scratch has room for it at this position.
+    unsafe fn panel(&self, panel: usize, at: usize, many: bool) -> ColumnPanel {
+        let groups = self.schedule.groups;
+        let [to, list] = self.layout.panel(self.scratch, at);
+        if !self.call.b_packed {
+            let (column, k) = (panel * INTEGER_COLS, self.call.k as usize);
+            let [row, step] = [self.call.b.row_stride, self.call.b.col_stride].map(|stride| stride as isize);
+            let from = self.b.wrapping_offset(column as isize * step);
+            let cols = INTEGER_COLS.min(self.call.n as usize - column);
+            // SAFETY: by the caller's contract.
+            unsafe { groups_of_bytes(&self.level, from, [row, step], [k, cols], to) };
+            return ColumnPanel { groups: to, excess: None };
+        }
+        let packed = self.b.wrapping_add(panel * groups * GROUP);
+        let plain = ColumnPanel { groups: packed, excess: None };
+        if !(many && narrows(self.call) && self.level.widens()) {
+            return plain;
+        }
+        let (excess, mut found) = (list.cast::<[i32; 2]>(), 0);
+        let row = NarrowedRow {
+            from: packed.cast(),
+            terms: groups * GROUP,
+            to: to.cast(),
+            excess,
+            room: room(groups),
+            found: &raw mut found,
+        };
+        // SAFETY: as above.
+        unsafe {
+            self.level.narrowed_row(&row);
+            if found > row.room {
+                return plain;
+            }
+            for [place, value] in core::slice::from_raw_parts_mut(excess, found) {
+                let (at, column) = (*place as usize / GROUP * TERMS + *place as usize % TERMS, *place as usize % GROUP);
+                (*place, *value) = (at as i32, (column / TERMS) as i32 | *value << 8);
+            }
+        }
+        ColumnPanel { groups: to, excess: Some((excess, found)) }
+    }
+
+    /// The sums of some rows of A, which begin at `a`, for `cols` columns of a panel.
+    ///
+    /// # Safety
+    /// The rows are readable, and the sums writable.
+    unsafe fn tile(
+        &self,
+        panel: ColumnPanel,
+        (a, a_row, rows): (*const u8, isize, usize),
+        (c, ldc): (*mut i32, isize),
+        cols: usize,
+    ) {
+        let depth = EvenSplit::by(self.schedule.groups, DEPTH);
+        for part in 0..depth.parts() {
+            let groups = depth.range(part);
+            let tile = IntegerTile {
+                runs: &[0],
+                groups: groups.len(),
+                a: a.wrapping_add(groups.start * TERMS),
+                a_row,
+                a_run: 0,
+                rows,
+                b: panel.groups.wrapping_add(groups.start * GROUP),
+                b_step: INTEGER_COLS,
+                cols,
+                c,
+                ldc,
+                continued: part > 0,
+                left_signed: self.call.elements == GemmElements::I8U8,
+                narrowed: panel.excess.is_some(),
+            };
+            // SAFETY: by the caller's contract.
+            unsafe { self.level.integer_tile(&tile) };
+        }
+        let Some((excess, found)) = panel.excess else { return };
+        // SAFETY: so many are listed; their terms are inside the rows, and columns that there are are written.
+        unsafe {
+            for [term, column_and_value] in core::slice::from_raw_parts(excess, found) {
+                let (column, value) = ((column_and_value & 0xff) as usize, column_and_value >> 8);
+                if column < cols {
+                    for i in 0..rows as isize {
+                        let x = i32::from(*a.wrapping_offset(i * a_row).wrapping_add(*term as usize));
+                        let sum = c.wrapping_offset(i * ldc).wrapping_add(column);
+                        *sum = (*sum).wrapping_add(x * value);
+                    }
+                }
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Packed forms of constant operands.
 //!
 //! - A right operand of a GEMM: panels of 32 columns, each k×32 with k outermost, the last one
-//!   padded with zeros. If it is rounded to bf16, pairs of neighbouring terms take the place of one element.
+//!   padded with zeros. If it is rounded to bf16, pairs of neighbouring terms take the place of one element; if it is of
+//!   bytes, four.
 //! - Filters of a convolution, per group: panels of at most 12 output channels of nearly equal
 //!   height, each k×rows with k = (input channel, filter row, filter column) outermost.
 //! - Filters of a convolution with few channels in a group: as in the graph.
@@ -10,19 +11,19 @@
 
 use core::ops::Range;
 
-use tensorc_abi::Packing;
+use tensorc_abi::{PackedElements, Packing};
 
 use crate::conv;
 use crate::isa;
 use crate::isa::Isa;
-use crate::isa_levels::{IsaLevel, NR, PAIR, Panel, RoundedPanel};
+use crate::isa_levels::{IntegerGroup, IsaLevel, NR, PAIR, Panel, RoundedPanel, TERMS};
 
 /// Number of f32 elements of the packed form; zero for [`Packing::Plain`], which is the constant
 /// itself.
 pub fn packed_len(packing: &Packing) -> usize {
     match packing {
         Packing::Plain => 0,
-        Packing::GemmB { k, n, rounded, .. } => n.div_ceil(NR as u64) as usize * NR * words_of(*k as usize, *rounded),
+        Packing::GemmB { k, n, elements, .. } => n.div_ceil(NR as u64) as usize * NR * words_of(*k as usize, *elements),
         Packing::Conv(call) => conv::packed_len(call),
     }
 }
@@ -57,11 +58,15 @@ pub fn pack_source(packing: &Packing, units: Range<usize>) -> Range<usize> {
 }
 
 /// Elements of the packed form that a column of k terms takes.
-fn words_of(k: usize, rounded: bool) -> usize {
-    if rounded { k.div_ceil(PAIR) } else { k }
+fn words_of(k: usize, elements: PackedElements) -> usize {
+    match elements {
+        PackedElements::F32 => k,
+        PackedElements::Bf16 => k.div_ceil(PAIR),
+        PackedElements::Bytes => k.div_ceil(TERMS),
+    }
 }
 
-/// Rows of a matrix that are packed together, as many as hardware prefetchers follow: whole pairs.
+/// Rows of a matrix that are packed together, as many as hardware prefetchers follow: whole pairs and groups.
 const ROWS: usize = 16;
 
 /// The rows and columns of the units of a matrix. Where columns are side by side, neighbouring panels read neighbouring
@@ -87,7 +92,7 @@ pub unsafe fn pack(packing: &Packing, src: *const u8, dst: &mut [f32]) {
     if !units.is_empty() {
         let first = pack_source(packing, units.clone()).start;
         // SAFETY: passed on from the caller.
-        unsafe { pack_part(isa(), packing, units, src.wrapping_add(first * size_of::<f32>()), dst) };
+        unsafe { pack_part(isa(), packing, units, src.wrapping_add(first * packing.element_size()), dst) };
     }
 }
 
@@ -106,39 +111,41 @@ pub unsafe fn pack_part(isa: Isa, packing: &Packing, units: Range<usize>, src: *
         return;
     }
     let level = IsaLevel::new(isa);
-    let src: *const f32 = src.cast();
     match *packing {
         Packing::Plain => {}
         // SAFETY: passed on from the caller; `dst` has room.
         Packing::GemmB { .. } => unsafe { pack_matrix(&level, packing, units, src, dst) },
         // SAFETY: as above.
-        Packing::Conv(ref call) => unsafe { conv::pack(&level, call, units, src, dst) },
+        Packing::Conv(ref call) => unsafe { conv::pack(&level, call, units, src.cast(), dst) },
     }
 }
 
 /// # Safety
 /// As for [`pack_part`].
-unsafe fn pack_matrix(level: &IsaLevel, packing: &Packing, units: Range<usize>, src: *const f32, dst: &mut [f32]) {
-    let &Packing::GemmB { k, n, offset, row_stride, col_stride, rounded } = packing else { return };
+unsafe fn pack_matrix(level: &IsaLevel, packing: &Packing, units: Range<usize>, src: *const u8, dst: &mut [f32]) {
+    let &Packing::GemmB { k, n, offset, row_stride, col_stride, elements } = packing else { return };
     let (k, n) = (k as usize, n as usize);
     let (rows, columns) = gemm_part(packing, &units);
-    let origin = src.wrapping_sub(pack_source(packing, units).start);
+    let size = elements.size() as isize;
+    let origin = src.wrapping_sub(pack_source(packing, units).start * elements.size());
     let depth = if col_stride == 1 { ROWS } else { k };
-    let words = words_of(k, rounded);
+    let words = words_of(k, elements);
     for first in rows.clone().step_by(depth) {
         let (depth, row) = (depth.min(rows.end - first), first as isize * row_stride as isize);
         for column in columns.clone().step_by(NR) {
-            let to = &mut dst[column * words + words_of(first, rounded) * NR..][..words_of(depth, rounded) * NR];
-            let from = origin.wrapping_offset(offset as isize + row + column as isize * col_stride as isize);
+            let to = &mut dst[column * words + words_of(first, elements) * NR..][..words_of(depth, elements) * NR];
+            let from = offset as isize + row + column as isize * col_stride as isize;
+            let from = origin.wrapping_offset(size * from);
             let (steps, columns) = ([row_stride as isize, col_stride as isize], NR.min(n - column));
             // SAFETY: the panel has room for these rows and columns, which the source covers.
             unsafe {
-                if rounded {
-                    let to = to.as_mut_ptr().cast();
-                    level.rounded_panel(&RoundedPanel { from, steps, terms: depth, columns, to });
-                } else {
-                    level.panel(&Panel {
-                        src: from,
+                match elements {
+                    PackedElements::Bf16 => {
+                        let (from, to) = (from.cast(), to.as_mut_ptr().cast());
+                        level.rounded_panel(&RoundedPanel { from, steps, terms: depth, columns, to });
+                    }
+                    PackedElements::F32 => level.panel(&Panel {
+                        src: from.cast(),
                         k_stride: steps[0],
                         j_stride: steps[1],
                         k: depth,
@@ -146,9 +153,39 @@ unsafe fn pack_matrix(level: &IsaLevel, packing: &Packing, units: Range<usize>, 
                         dst: to.as_mut_ptr(),
                         ld: NR as isize,
                         pad: NR,
-                    });
+                    }),
+                    PackedElements::Bytes => {
+                        to.fill(0.0);
+                        let to = to.as_mut_ptr().cast();
+                        groups_of_bytes(level, from, steps, [depth, columns], to);
+                    }
                 }
             }
         }
+    }
+}
+
+/// Copies bytes of some columns as groups of a panel of an integer product.
+///
+/// # Safety
+/// The source covers the terms and columns, and the panel has room for them.
+pub(crate) unsafe fn groups_of_bytes(
+    level: &IsaLevel,
+    from: *const u8,
+    [row, step]: [isize; 2],
+    [terms, cols]: [usize; 2],
+    to: *mut u8,
+) {
+    for first in (0..terms).step_by(TERMS) {
+        let group = IntegerGroup {
+            terms: TERMS.min(terms - first),
+            from: from.wrapping_offset(first as isize * row),
+            row,
+            step,
+            cols,
+            to: to.wrapping_add(first * NR),
+        };
+        // SAFETY: by the caller's contract.
+        unsafe { level.integer_group(&group) };
     }
 }

@@ -29,11 +29,11 @@ pub enum WeightError {
     /// The packing reads behind the end of the constant.
     #[error("the packing reads outside the constant's {elements} elements")]
     Bounds {
-        /// Number of f32 elements of the constant.
+        /// Number of elements of the constant.
         elements: u64,
     },
-    /// Elements of this type cannot be packed.
-    #[error("packed weights are f32, not {0}")]
+    /// Elements of this type have no such packed form.
+    #[error("elements of {0} have no such packed form")]
     DType(DType),
     /// The data is not aligned.
     #[error("the data starts at an address that is not a multiple of {align}")]
@@ -130,10 +130,11 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: &Content) -> Result<
         copy.as_mut_slice().copy_from_slice(bytes);
         return Ok(WeightStorage::Owned(Arc::new(copy)));
     }
-    if dtype != DType::F32 {
+    if !packing.takes(dtype) {
         return Err(WeightError::DType(dtype));
     }
-    let elements = source.len() as u64 / size_of::<f32>() as u64;
+    let size = packing.element_size();
+    let elements = source.len() as u64 / size as u64;
     if !packing_fits(packing, elements) {
         return Err(WeightError::Bounds { elements });
     }
@@ -141,7 +142,7 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: &Content) -> Result<
     memory::populate(packed.as_mut_slice());
     for units in parts(packing) {
         let elements = tensorc_kernels::pack_source(packing, units.clone());
-        let bytes = source.part(elements.start * size_of::<f32>()..elements.end * size_of::<f32>())?;
+        let bytes = source.part(elements.start * size..elements.end * size)?;
         // SAFETY: these are the elements that the units are made of.
         unsafe { tensorc_kernels::pack_part(isa(), packing, units, bytes.as_ptr(), packed.as_mut_f32()) };
     }
@@ -152,7 +153,7 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: &Content) -> Result<
 fn parts(packing: &Packing) -> impl Iterator<Item = Range<usize>> {
     const BYTES: usize = 256 << 10;
     let units = tensorc_kernels::pack_units(packing);
-    let all = if units == 0 { 0 } else { tensorc_kernels::pack_source(packing, 0..units).len() * size_of::<f32>() };
+    let all = if units == 0 { 0 } else { tensorc_kernels::pack_source(packing, 0..units).len() * packing.element_size() };
     let step = (units * BYTES / all.max(1)).max(1);
     (0..units).step_by(step).map(move |first| first..units.min(first + step))
 }

@@ -38,7 +38,8 @@ pub enum Computes<'g> {
         /// The primitives of the cluster.
         body: Arc<Graph>,
     },
-    /// What follows a library's contraction, on a block of its result. Parameters: the result, then the given inputs.
+    /// What follows a library's contraction, on a block of its result. Parameters: the block of sums, if it lies apart from the
+    /// result ([`crate::recipe::sums_apart`]); the result; the given inputs.
     Epilogue {
         /// The primitives of the cluster.
         body: &'g Graph,

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
-use tensorc_abi::{Attention, ConvPass, ImageLayout};
+use tensorc_abi::{Attention, ConvPass, ImageLayout, SUM_COLS, SUM_ROWS};
 use tensorc_ir::diag::Result;
 use tensorc_ir::extent::{Axes, advice};
 use tensorc_ir::graph::{Graph, Value};
@@ -14,7 +14,7 @@ use tensorc_ir::views::identity_map;
 use tensorc_ir::{Extent, Extents};
 use tensorc_schedule::access::{ClusterAccesses, MergedAxes, group_axes};
 use tensorc_schedule::layout::{Layouts, span};
-use tensorc_schedule::recipe::{Library, contraction, split_final_view};
+use tensorc_schedule::recipe::{Library, contraction, split_final_view, sums_apart};
 use tensorc_schedule::recognise::attention::Attended;
 use tensorc_schedule::recognise::contract::Gemm;
 
@@ -24,8 +24,8 @@ use super::map;
 use super::math::{Math, split_vector_calls};
 use super::vector_math::{self, VectorLoop};
 
-/// The epilogue: a kernel that the library calls on each block of its result, which it changes in place. `library` has the
-/// strides of the result.
+/// The epilogue: a kernel that the library calls on each block of its result, which it changes in place, or makes of a block of
+/// sums that lies apart. `library` has the strides of the result.
 pub fn emit_epilogue(
     body: &Graph,
     library: &Library,
@@ -48,7 +48,8 @@ pub fn emit_epilogue(
     let coords = identity_map(dims.len());
     let len = span(body.dense(body.outputs()[0].1)?.dims.count(), layouts.output(0));
     let layout = BlockAxes::new(library, &dims);
-    let blocks = Blocks { accumulated: Some(accumulated), result, space: dims, coords, len, layout };
+    let sums = if sums_apart(body)? { Sums::Apart } else { Sums::InPlace };
+    let blocks = Blocks { accumulated: Some((accumulated, sums)), result, space: dims, coords, len, layout };
     emit_blocks(body, &blocks, name, (math, layouts), inputs)
 }
 
@@ -106,14 +107,14 @@ pub fn emit_scores(
         is_tile: true,
         ..BlockAxes::default()
     };
-    let (accumulated, len) = (Some(found.accumulated), Attention::TILE.into());
+    let (accumulated, len) = (Some((found.accumulated, Sums::InPlace)), Attention::TILE.into());
     emit_blocks(body, &Blocks { accumulated, result, space, coords, len, layout }, name, (math, layouts), inputs)
 }
 
 /// What is computed block by block, and where.
 struct Blocks {
-    /// What the library leaves in a block.
-    accumulated: Option<Value>,
+    /// What the library leaves in a block, and where.
+    accumulated: Option<(Value, Sums)>,
     /// What takes its place, or fills the block.
     result: Value,
     /// The axes that blocks walk, and the coordinates of the result in them.
@@ -124,6 +125,15 @@ struct Blocks {
     layout: BlockAxes,
 }
 
+/// Where the sums of a block are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sums {
+    /// Where the result goes.
+    InPlace,
+    /// In memory of the library, another buffer.
+    Apart,
+}
+
 fn emit_blocks(
     body: &Graph,
     f: &Blocks,
@@ -132,7 +142,8 @@ fn emit_blocks(
     inputs: &[usize],
 ) -> Result<Kernel> {
     let Blocks { accumulated, result, space, coords, layout, .. } = f;
-    let (accumulated, result) = (*accumulated, *result);
+    let (sums, result) = (accumulated.map(|(_, sums)| sums), *result);
+    let accumulated = accumulated.map(|(value, _)| value);
     let mut cluster = Cluster::new(body, math, layouts)?;
     cluster.on_blocks = true;
     let mut uses = ClusterAccesses::default();
@@ -150,7 +161,9 @@ fn emit_blocks(
         cluster.vector_calls =
             vector_math::choose(&cluster, &body.dense(result)?.dims, |calls| calls <= vector_math::MAX_CALLS)?;
     }
-    let mut e = Inliner::epilogue(&cluster, name, space, (body.dense(result)?.dtype, f.len), inputs)?;
+    let block = accumulated.filter(|_| sums == Some(Sums::Apart));
+    let block = block.map(|v| Ok((body.dense(v)?.dtype, (SUM_ROWS * SUM_COLS).into()))).transpose()?;
+    let mut e = Inliner::on_blocks(&cluster, (name, space), block, (body.dense(result)?.dtype, f.len), inputs)?;
     let scalars: Vec<Index> = ["b0", "b1", "b2", "m0", "m1", "n0", "n1"].iter().map(|n| e.b.scalar_index(n)).collect();
     let merged = group_axes(space, &uses, &|_| false, &|_, _| true);
     for (axes, at) in layout.batch_axes.iter().zip(&scalars) {
@@ -167,14 +180,17 @@ fn emit_blocks(
     e.looped("i", rows, LoopKind::Serial, |e, i| {
         place(e, &merged, space, &layout.row_axes, &i);
         e.hoist_if(&uses, &layout.col_axes, &|v| !after.contains(&v.node))?;
-        let mut start = i.scale(layout.row_stride);
-        if layout.is_tile {
-            start = start.sub(&scalars[3].scale(layout.row_stride)).sub(&n0);
-        }
+        let in_tile = |stride: Extent| i.sub(&scalars[3]).scale(stride).sub(&n0);
+        let mut start = if layout.is_tile { in_tile(layout.row_stride) } else { i.scale(layout.row_stride) };
         for (b, stride) in scalars.iter().zip(layout.batch_strides) {
             start = start.add(&b.scale(stride));
         }
         let start = e.b.let_index("row", start);
+        let sums_start = match sums {
+            Some(Sums::Apart) => e.b.let_index("sums", in_tile(SUM_COLS.into())),
+            _ => start.clone(),
+        };
+        let to = e.output(usize::from(sums == Some(Sums::Apart)));
         let wide = |_: u32| (0, i64::MAX / 8);
         let whole = match layout.whole_rows {
             true => n1.clone(),
@@ -184,13 +200,13 @@ fn emit_blocks(
         let enter = |e: &mut Inliner<'_>, j: Index| {
             place(e, &merged, space, &layout.col_axes, &j);
             if let Some(accumulated) = accumulated {
-                let sum = e.b.load(e.output(0), start.add(&j));
+                let sum = e.b.load(e.output(0), sums_start.add(&j));
                 e.bind(accumulated, Bound::Operand(sum));
             }
         };
         vector_math::columns(e, &columns, (n0.clone(), n1.clone(), whole), &enter, &|e, j| {
             let value = e.value(result, coords, None)?;
-            e.b.store(e.output(0), start.add(j), value);
+            e.b.store(to, start.add(j), value);
             Ok(())
         })
     })?;

@@ -81,15 +81,19 @@ impl<'a> Inliner<'a> {
         Ok(e)
     }
 
-    /// An epilogue kernel: parameters are memory of `len` elements of a type, read and written, then the given inputs.
-    pub fn epilogue(
+    /// A kernel of blocks: parameters are a block that is only read, if there is one, memory that is read and written, each of
+    /// so many elements of a type, then the given inputs.
+    pub fn on_blocks(
         cluster: &'a Cluster<'a>,
-        name: &str,
-        space: &Extents,
+        (name, space): (&str, &Extents),
+        block: Option<(DType, Extent)>,
         (dtype, len): (DType, Extent),
         inputs: &[usize],
     ) -> Result<Inliner<'a>> {
         let mut e = Inliner { b: KernelBuilder::new(name), ..Inliner::empty(cluster, space) };
+        if let Some((dtype, len)) = block {
+            e.outputs.push(e.b.param("sums", dtype, len, false));
+        }
         e.outputs.push(e.b.param("out", dtype, len, true));
         for &i in inputs {
             let node = cluster.body.inputs()[i];

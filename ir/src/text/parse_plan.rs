@@ -1,12 +1,13 @@
 //! Parsing of plans.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::rc::Rc;
 
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, FlowKind, FlowPlan, KernelId, LeftOperand, Loop,
-    Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass, SubBuffer, ValueCheck, VendorCall, VendorContraction,
+    PackedElements, Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass, SubBuffer, ValueCheck, VendorCall, VendorContraction,
     Weight,
 };
 
@@ -273,29 +274,24 @@ impl Parser<'_> {
         if self.eat_word("plain") {
             return Ok(Packing::Plain);
         }
-        let rounded = self.eat_word("gemm_b_bf16");
-        let pass = match rounded || self.eat_word("gemm_b") {
-            true => None,
-            false => {
-                let mut packed = ConvPass::ALL.into_iter().filter(|pass| pass.is_packed());
-                let Some(pass) = packed.find(|pass| self.eat_word(pass.step_word())) else {
-                    let passes = ConvPass::ALL.into_iter().filter(|pass| pass.is_packed()).map(ConvPass::step_word);
-                    return self.expected_word(["plain", "gemm_b", "gemm_b_bf16"].into_iter().chain(passes));
-                };
-                Some(pass)
-            }
-        };
+        let elements = PackedElements::ALL.into_iter().find(|elements| self.eat_word(elements.word()));
+        let passes = || ConvPass::ALL.into_iter().filter(|pass| pass.is_packed());
+        let pass = if elements.is_none() { passes().find(|pass| self.eat_word(pass.step_word())) } else { None };
+        if elements.is_none() && pass.is_none() {
+            let products = PackedElements::ALL.into_iter().map(PackedElements::word);
+            return self.expected_word(iter::once("plain").chain(products).chain(passes().map(ConvPass::step_word)));
+        }
         let mut r = self.record()?;
         let packing = match pass {
+            Some(pass) => Packing::Conv(r.conv(pass)?),
             None => Packing::GemmB {
                 k: r.one("k")?,
                 n: r.one("n")?,
                 offset: r.one("offset")?,
                 row_stride: r.one("row_stride")?,
                 col_stride: r.one("col_stride")?,
-                rounded,
+                elements: elements.unwrap_or(PackedElements::F32),
             },
-            Some(pass) => Packing::Conv(r.conv(pass)?),
         };
         r.finish()?;
         Ok(packing)
@@ -478,9 +474,10 @@ impl Visitor for Parsed<'_, '_> {
     }
 
     fn epilogue(&mut self, epilogue: &mut Option<Epilogue>) -> Result<()> {
-        if self.parser.eat_word("epilogue") {
+        let apart = self.parser.eat_word(Epilogue::APART);
+        if apart || self.parser.eat_word(Epilogue::WORD) {
             let (kernel, args) = self.parser.kernel_call(self.scope)?;
-            *epilogue = Some(Epilogue { kernel, args });
+            *epilogue = Some(Epilogue { kernel, args, apart });
         }
         Ok(())
     }

@@ -239,16 +239,16 @@ impl<N: Shown> Visitor<N> for Printed<'_> {
     }
 
     fn epilogue(&mut self, epilogue: &mut Option<Epilogue>) -> Result<(), Infallible> {
-        epilogue.as_ref().map_or(Ok(()), |e| self.called("epilogue", e.kernel, &e.args))
+        epilogue.as_ref().map_or(Ok(()), |e| self.called(e.word(), e.kernel, &e.args))
     }
 }
 
 fn packing(p: &Packing) -> String {
     match *p {
         Packing::Plain => "plain".into(),
-        Packing::GemmB { k, n, offset, row_stride, col_stride, rounded } => format!(
+        Packing::GemmB { k, n, offset, row_stride, col_stride, elements } => format!(
             "{} {{k = {k}, n = {n}, offset = {offset}, row_stride = {row_stride}, col_stride = {col_stride}}}",
-            if rounded { "gemm_b_bf16" } else { "gemm_b" },
+            elements.word(),
         ),
         Packing::Conv(mut c) => format!("{} {}", c.pass.step_word(), Printed::of(|p| c.fields::<Printed<'_>>(p))),
     }

@@ -12,7 +12,7 @@ use core::ops::Range;
 use tensorc_abi::Conv2d;
 
 use crate::blocking::{EvenSplit, row_panels, tasks_worth};
-use crate::epilogue::EpilogueCall;
+use crate::epilogue::{EpilogueCall, SumBlock};
 use crate::gemm::{TASK_FLOPS, TASKS};
 use crate::isa_levels::{Excess, INTEGER_COLS, IntegerGroup, IntegerTile, IsaLevel, MR, NarrowedRow, TERMS};
 
@@ -144,12 +144,15 @@ pub(super) unsafe fn run(
     let (row_blocks, filter_blocks) = (tasks_of.row_blocks.parts(), tasks_of.filter_blocks.parts());
     let strides = call.image_strides().map(|n| n as usize);
     let [taps, groups, weights, _] = tasks_of.parts();
+    // SAFETY: passed on from the caller.
+    let mut block_sums = unsafe { SumBlock::new(epilogue) };
     let mut staged = None;
     for task in tasks {
         let (image, block) = (task / filter_blocks / row_blocks, task / filter_blocks % row_blocks);
         let work = ByteWork {
             level,
             t: &tasks_of,
+            image,
             x: tensors.x.wrapping_add(image * strides[0]),
             filters: tensors.filters,
             y: tensors.y.wrapping_add(image * strides[1]),
@@ -166,10 +169,7 @@ pub(super) unsafe fn run(
                 work.stage();
                 staged = Some((image, block));
             }
-            work.multiply(panels.clone());
-            let filters = tasks_of.panels.start(panels.start)..tasks_of.panels.start(panels.end);
-            let pixels = work.rows.start * tasks_of.output[1]..work.rows.end * tasks_of.output[1];
-            EpilogueCall::finish(epilogue, [image as u64, 0, 0], filters, pixels);
+            work.multiply(panels, &mut block_sums);
         }
     }
 }
@@ -178,6 +178,7 @@ pub(super) unsafe fn run(
 struct ByteWork<'a> {
     level: IsaLevel,
     t: &'a ByteTasks,
+    image: usize,
     x: *const u8,
     filters: *const i8,
     y: *mut i32,
@@ -241,14 +242,13 @@ impl ByteWork<'_> {
             step: t.strides[1] as isize,
             cols,
             to,
-            signed: false,
         };
         let count = self.rows.len() + t.halo[0];
         // SAFETY: what is read lies in the image, and what is written in the plane.
         unsafe {
             let whole = width == t.input[1] && self.rows.start + count <= t.input[0];
             if whole && t.strides == [1; 2] && t.pads == [0; 2] {
-                return self.level.byte_group(&group(self.rows.start * width, count * width, to));
+                return self.level.integer_group(&group(self.rows.start * width, count * width, to));
             }
             // Columns of the plane that lie in the image.
             let first = (t.pads[1].saturating_sub(phase[1])).div_ceil(t.strides[1]).min(width);
@@ -264,32 +264,49 @@ impl ByteWork<'_> {
                 }
                 let column = first * t.strides[1] + phase[1] - t.pads[1];
                 to.write_bytes(0, first * TERMS);
-                self.level.byte_group(&group(y * t.input[1] + column, last - first, to.wrapping_add(first * TERMS)));
+                self.level.integer_group(&group(y * t.input[1] + column, last - first, to.wrapping_add(first * TERMS)));
                 to.wrapping_add(last * TERMS).write_bytes(0, (width - last) * TERMS);
             }
         }
     }
 
-    /// Computes the rows for some panels of filters.
+    /// Pixels of the rows before a column of a staged plane.
+    fn pixels(&self, column: usize) -> usize {
+        let (width, pixels) = (self.t.width(), self.t.output[1]);
+        column / width * pixels + pixels.min(column % width)
+    }
+
+    /// Computes the rows for some panels of filters, and applies the epilogue.
     ///
     /// # Safety
     /// What they read is staged, and the result writable.
-    unsafe fn multiply(&self, panels: Range<usize>) {
+    unsafe fn multiply(&self, panels: Range<usize>, block: &mut SumBlock) {
         let t = self.t;
         let total = self.rows.len() * t.width() - t.halo[1];
         let plane = t.output[0] * t.output[1];
         for filters in panels.map(|panel| t.panels.range(panel)) {
-            let y = self.y.wrapping_add(filters.start * plane + self.rows.start * t.output[1]);
+            let first = self.rows.start * t.output[1];
+            let y = self.y.wrapping_add(filters.start * plane + first);
             // SAFETY: passed on from the caller.
             unsafe {
                 let panel = self.panel(filters.clone());
-                for column in (0..total).step_by(INTEGER_COLS) {
-                    let mut sums = [[0; INTEGER_COLS]; MR];
-                    self.tile(&panel, filters.len(), column, &mut sums);
-                    let cols = INTEGER_COLS.min(total - column);
-                    for (filter, sums) in sums.iter().enumerate().take(filters.len()) {
-                        self.keep(&sums[..cols], column, y.wrapping_add(filter * plane));
+                for columns in (0..total).step_by(SumBlock::COLS).map(|c| c..total.min(c + SumBlock::COLS)) {
+                    let pixels = [columns.start, columns.end].map(|column| self.pixels(column));
+                    if pixels[0] == pixels[1] {
+                        continue;
                     }
+                    let (y, ldc) = block.place(y.wrapping_add(pixels[0]), plane as isize);
+                    for column in columns.clone().step_by(INTEGER_COLS) {
+                        let mut sums = [[0; INTEGER_COLS]; MR];
+                        self.tile(&panel, filters.len(), column, &mut sums);
+                        let cols = INTEGER_COLS.min(columns.end - column);
+                        let y = y.wrapping_add(self.pixels(column) - pixels[0]);
+                        for (filter, sums) in sums.iter().enumerate().take(filters.len()) {
+                            self.keep(&sums[..cols], column, y.wrapping_offset(filter as isize * ldc));
+                        }
+                    }
+                    let [from, to] = pixels.map(|pixel| first + pixel);
+                    block.finish([self.image as u64, 0, 0], filters.clone(), from..to);
                 }
             }
         }
@@ -333,20 +350,20 @@ impl ByteWork<'_> {
         FilterPanel { weights: self.narrowed, ends: Some(ends) }
     }
 
-    /// Writes the sums of columns from `first` on that are pixels to a channel of the result.
+    /// Writes the sums of columns from `first` on that are pixels side by side.
     ///
     /// # Safety
-    /// The rows of the channel are writable.
+    /// So many are writable.
     unsafe fn keep(&self, sums: &[i32], first: usize, y: *mut i32) {
         let (width, pixels) = (self.t.width(), self.t.output[1]);
-        let mut at = 0;
+        let (mut at, mut done) = (0, 0);
         while at < sums.len() {
-            let (row, column) = ((first + at) / width, (first + at) % width);
+            let column = (first + at) % width;
             let run = (width - column).min(sums.len() - at);
             let kept = run.min(pixels.saturating_sub(column));
-            // SAFETY: the first `kept` pixels of the row from `column` on lie in the channel.
-            unsafe { core::ptr::copy_nonoverlapping(sums[at..].as_ptr(), y.add(row * pixels + column), kept) };
-            at += run;
+            // SAFETY: by the caller's contract.
+            unsafe { core::ptr::copy_nonoverlapping(sums[at..].as_ptr(), y.add(done), kept) };
+            (at, done) = (at + run, done + kept);
         }
     }
 
@@ -378,7 +395,7 @@ impl ByteWork<'_> {
                 narrowed: panel.ends.is_some(),
             };
             // SAFETY: by the caller's contract.
-            unsafe { self.level.byte_tile(&tile) };
+            unsafe { self.level.integer_tile(&tile) };
         }
         let mut first = 0;
         for (end, sums) in panel.ends.iter().flatten().take(filters).zip(sums) {

@@ -2,11 +2,10 @@
 //! columns, four terms at a time.
 //!
 //! `vpdpbusd` adds four products to each lane where the processor has it (AVX-512 VNNI). Elsewhere bytes are widened to
-//! 16 bits, whose products in pairs fit 32 bits (`vpmaddwd`): no sum saturates. AVX2 widens the columns once, when they are
-//! copied.
+//! 16 bits, whose products in pairs fit 32 bits (`vpmaddwd`): no sum saturates.
 //!
-//! Filters are constant: of most pairs of neighbouring weights the products with any unsigned bytes fit 16 bits. AVX2 adds these by
-//! `vpmaddubsw` where filters are narrowed ([`super::excess`]).
+//! Weights are constant: of most pairs of neighbouring ones the products with any unsigned bytes fit 16 bits. AVX2 adds these by
+//! `vpmaddubsw` where weights are narrowed ([`super::excess`]).
 
 use tensorc_abi::BYTE_TERMS;
 
@@ -16,8 +15,6 @@ use super::{IsaLevel, MR};
 pub(crate) const INTEGER_COLS: usize = 32;
 /// Terms that lie side by side: a group.
 pub(crate) const TERMS: usize = BYTE_TERMS as usize;
-/// Most bytes of a copied group of terms of a column.
-pub(crate) const MOST_GROUP_BYTES: usize = 2 * TERMS;
 
 /// One tile of C: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < rows ≤ MR`, `j < cols ≤ INTEGER_COLS`, modulo 2³². The terms come
 /// in groups, and the groups in runs.
@@ -43,7 +40,7 @@ pub(crate) struct IntegerTile<'a> {
     pub continued: bool,
     /// Whether A is signed and B unsigned, and not the other way round.
     pub left_signed: bool,
-    /// Whether A is [narrowed](super::NarrowedRow); of a tile of [bytes](IsaLevel::byte_tile).
+    /// Whether the signed operand is [narrowed](super::NarrowedRow).
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX2"))]
     pub narrowed: bool,
 }
@@ -57,19 +54,11 @@ pub(crate) struct IntegerGroup {
     pub row: isize,
     pub step: isize,
     pub cols: usize,
-    /// [`IsaLevel::group_bytes`] for each column.
+    /// [`TERMS`] bytes for each column.
     pub to: *mut u8,
-    /// Whether the bytes are signed.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX2"))]
-    pub signed: bool,
 }
 
 impl IsaLevel {
-    /// Bytes of a copied group of terms of a column.
-    pub fn group_bytes(self) -> usize {
-        if self.widens() { MOST_GROUP_BYTES } else { TERMS }
-    }
-
     /// Whether pairs of products of bytes are added in 16 bits, or bytes are widened to that many.
     pub fn widens(self) -> bool {
         match self.isa() {
@@ -87,19 +76,16 @@ impl IsaLevel {
 /// # Safety
 /// As [`IsaLevel`].
 #[inline(always)]
-unsafe fn copy_group<T: Copy>(g: &IntegerGroup, first: usize, number: impl Fn(u8) -> T, zero: T) {
+unsafe fn copy_group(g: &IntegerGroup, first: usize) {
     // SAFETY: by the caller's contract.
     unsafe {
-        let to = core::slice::from_raw_parts_mut(g.to.cast::<[T; TERMS]>(), g.cols);
+        let to = core::slice::from_raw_parts_mut(g.to.cast::<[u8; TERMS]>(), g.cols);
         for (j, to) in to.iter_mut().enumerate().skip(first) {
             let from = g.from.wrapping_offset(j as isize * g.step);
-            *to = match g.terms {
-                TERMS => core::array::from_fn(|t| number(*from.wrapping_offset(t as isize * g.row))),
-                _ => core::array::from_fn(|t| match t < g.terms {
-                    true => number(*from.wrapping_offset(t as isize * g.row)),
-                    false => zero,
-                }),
-            };
+            *to = core::array::from_fn(|t| match t < g.terms {
+                true => *from.wrapping_offset(t as isize * g.row),
+                false => 0,
+            });
         }
     }
 }
@@ -136,20 +122,8 @@ pub(super) mod avx512 {
     use core::arch::x86_64::*;
 
     use super::super::{LANES, MR};
-    use super::{INTEGER_COLS, IntegerGroup, IntegerTile, TERMS};
+    use super::{INTEGER_COLS, IntegerTile, TERMS};
     use crate::isa::has_byte_products;
-
-    /// # Safety
-    /// As [`super::super::IsaLevel`].
-    pub unsafe fn integer_group(g: &IntegerGroup) {
-        // SAFETY: passed on from the caller; AVX-512 has AVX2.
-        unsafe {
-            match has_byte_products() {
-                true => super::avx2::group_of_bytes(g),
-                false => super::avx2::integer_group(g),
-            }
-        }
-    }
 
     /// # Safety
     /// As [`super::super::IsaLevel`].
@@ -159,18 +133,6 @@ pub(super) mod avx512 {
             match has_byte_products() {
                 true => dispatch(t),
                 false => super::avx2::integer_tile(t),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`super::super::IsaLevel`].
-    pub unsafe fn byte_tile(t: &IntegerTile<'_>) {
-        // SAFETY: passed on from the caller; the instructions exist where they are used.
-        unsafe {
-            match has_byte_products() {
-                true => dispatch(t),
-                false => super::avx2::byte_tile(t),
             }
         }
     }
@@ -244,13 +206,12 @@ pub(super) mod avx512 {
 pub(super) mod avx2 {
     use core::arch::x86_64::*;
 
-    use super::{INTEGER_COLS, IntegerGroup, IntegerTile, MOST_GROUP_BYTES, TERMS, copy_group};
+    use super::{INTEGER_COLS, IntegerGroup, IntegerTile, TERMS, copy_group};
 
-    /// Columns of a vector of pairs of terms: two sums of pairs for each.
-    const WIDTH: usize = 4;
-    /// Rows and vectors whose sums are in registers.
+    /// Sums of a vector of columns.
+    const LANES: usize = 8;
+    /// Rows whose sums are in registers.
     const ROWS: usize = 2;
-    const VECTORS: usize = 4;
     /// Columns that are copied together.
     const COPIED: usize = 16;
 
@@ -260,9 +221,11 @@ pub(super) mod avx2 {
     pub unsafe fn integer_tile(t: &IntegerTile<'_>) {
         // SAFETY: passed on from the caller.
         unsafe {
-            match t.left_signed {
-                false => tile::<false>(t),
-                true => tile::<true>(t),
+            match (t.left_signed, t.narrowed) {
+                (false, false) => tile::<false, false>(t),
+                (false, true) => tile::<false, true>(t),
+                (true, false) => tile::<true, false>(t),
+                (true, true) => tile::<true, true>(t),
             }
         }
     }
@@ -270,45 +233,23 @@ pub(super) mod avx2 {
     /// # Safety
     /// As [`integer_tile`].
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn tile<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            // The columns of a part stay in the first-level cache for all rows.
-            for j in (0..INTEGER_COLS).step_by(WIDTH * VECTORS).take_while(|j| *j < t.cols) {
-                for i in (0..t.rows).step_by(ROWS) {
-                    match t.rows - i {
-                        1 => part::<1, LEFT_SIGNED>(t, i, j),
-                        _ => part::<ROWS, LEFT_SIGNED>(t, i, j),
-                    }
-                }
-            }
-        }
-    }
-
-    /// A tile whose columns are bytes, of a signed A.
-    ///
-    /// # Safety
-    /// As [`super::super::IsaLevel`].
-    #[target_feature(enable = "avx2,fma")]
-    pub unsafe fn byte_tile(t: &IntegerTile<'_>) {
+    unsafe fn tile<const LEFT_SIGNED: bool, const NARROWED: bool>(t: &IntegerTile<'_>) {
         // SAFETY: passed on from the caller.
         unsafe {
             for i in (0..t.rows).step_by(ROWS) {
-                match (t.rows - i, t.narrowed) {
-                    (1, true) => byte_part::<1, true>(t, i),
-                    (_, true) => byte_part::<ROWS, true>(t, i),
-                    (1, false) => byte_part::<1, false>(t, i),
-                    (_, false) => byte_part::<ROWS, false>(t, i),
+                match t.rows - i {
+                    1 => part::<1, LEFT_SIGNED, NARROWED>(t, i),
+                    _ => part::<ROWS, LEFT_SIGNED, NARROWED>(t, i),
                 }
             }
         }
     }
 
     /// # Safety
-    /// As [`byte_tile`], with rows `i0..i0 + M` inside the tile.
+    /// As [`integer_tile`], with rows `i0..i0 + M` inside the tile.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn byte_part<const M: usize, const NARROWED: bool>(t: &IntegerTile<'_>, i0: usize) {
+    unsafe fn part<const M: usize, const LEFT_SIGNED: bool, const NARROWED: bool>(t: &IntegerTile<'_>, i0: usize) {
         const V: usize = INTEGER_COLS / LANES;
         let mut acc = [[_mm256_setzero_si256(); V]; M];
         let ones = _mm256_set1_epi16(1);
@@ -325,9 +266,10 @@ pub(super) mod avx2 {
                     for v in 0..V {
                         let column = _mm256_loadu_si256(b.add(TERMS * LANES * v).cast());
                         for (row, value) in acc.iter_mut().zip(left) {
+                            let [unsigned, signed] = if LEFT_SIGNED { [column, value] } else { [value, column] };
                             let sum = match NARROWED {
-                                true => _mm256_madd_epi16(_mm256_maddubs_epi16(column, value), ones),
-                                false => products(column, value),
+                                true => _mm256_madd_epi16(_mm256_maddubs_epi16(unsigned, signed), ones),
+                                false => products(unsigned, signed),
                             };
                             row[v] = _mm256_add_epi32(row[v], sum);
                         }
@@ -351,58 +293,13 @@ pub(super) mod avx2 {
     /// Sums of four products of unsigned and signed bytes, for eight columns.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn products(columns: __m256i, values: __m256i) -> __m256i {
+    fn products(unsigned: __m256i, signed: __m256i) -> __m256i {
         // Terms 0 and 2, then 1 and 3.
         let low = _mm256_set1_epi16(0xff);
         let even =
-            _mm256_madd_epi16(_mm256_and_si256(columns, low), _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(values)));
-        let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(columns), _mm256_srai_epi16::<8>(values));
+            _mm256_madd_epi16(_mm256_and_si256(unsigned, low), _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(signed)));
+        let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(unsigned), _mm256_srai_epi16::<8>(signed));
         _mm256_add_epi32(even, odd)
-    }
-
-    /// Sixteen bytes in 16 bits each.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn widened<const SIGNED: bool>(bytes: __m128i) -> __m256i {
-        if SIGNED { _mm256_cvtepi8_epi16(bytes) } else { _mm256_cvtepu8_epi16(bytes) }
-    }
-
-    /// # Safety
-    /// As [`integer_tile`], with rows `i0..i0 + M` and columns from `j0` on inside the tile.
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn part<const M: usize, const LEFT_SIGNED: bool>(t: &IntegerTile<'_>, i0: usize, j0: usize) {
-        let mut acc = [[_mm256_setzero_si256(); VECTORS]; M];
-        // SAFETY: all columns of a group are readable, and A has four bytes for each row.
-        unsafe {
-            let a0 = t.a.wrapping_offset(i0 as isize * t.a_row);
-            for (run, &first) in t.runs.iter().enumerate() {
-                let mut a = a0.wrapping_add(run * t.a_run);
-                let mut b = t.b.wrapping_add(MOST_GROUP_BYTES * (first as usize + j0));
-                for _ in 0..t.groups {
-                    let left: [__m256i; M] = core::array::from_fn(|i| {
-                        let terms = a.offset(i as isize * t.a_row).cast::<i32>().read_unaligned();
-                        widened::<LEFT_SIGNED>(_mm_set1_epi32(terms))
-                    });
-                    for v in 0..VECTORS {
-                        let column = _mm256_loadu_si256(b.add(MOST_GROUP_BYTES * WIDTH * v).cast());
-                        for (row, value) in acc.iter_mut().zip(left) {
-                            row[v] = _mm256_add_epi32(row[v], _mm256_madd_epi16(value, column));
-                        }
-                    }
-                    a = a.wrapping_add(TERMS);
-                    b = b.wrapping_add(MOST_GROUP_BYTES * t.b_step);
-                }
-            }
-            for (i, row) in acc.iter().enumerate() {
-                let c = t.c.offset((i0 + i) as isize * t.ldc).wrapping_add(j0);
-                let sums = [[row[0], row[1]], [row[2], row[3]]].map(|[x, y]| {
-                    // Columns 0, 1, 4, 5 and 2, 3, 6, 7.
-                    _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_hadd_epi32(x, y))
-                });
-                store(t, c, sums, t.cols - j0);
-            }
-        }
     }
 
     /// Adds sums of some columns to C, or writes them there.
@@ -434,59 +331,20 @@ pub(super) mod avx2 {
         }
     }
 
-    /// Sums of a vector of columns.
-    const LANES: usize = 8;
-
-    /// Copies a group as 16 bits for each term.
-    ///
     /// # Safety
     /// As [`super::super::IsaLevel`].
     #[target_feature(enable = "avx2")]
     pub unsafe fn integer_group(g: &IntegerGroup) {
-        // SAFETY: passed on from the caller.
-        unsafe {
-            match g.signed {
-                false => widened_group::<false>(g),
-                true => widened_group::<true>(g),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`integer_group`].
-    #[target_feature(enable = "avx2")]
-    unsafe fn widened_group<const SIGNED: bool>(g: &IntegerGroup) {
         // SAFETY: the columns exist, and so does room for them.
         unsafe {
             let mut done = 0;
             while let Some(columns) = interleaved(g, done) {
                 for (v, columns) in columns.into_iter().enumerate() {
-                    let to = g.to.add(MOST_GROUP_BYTES * (done + WIDTH * v));
-                    _mm256_storeu_si256(to.cast(), widened::<SIGNED>(columns));
+                    _mm_storeu_si128(g.to.add(TERMS * done + size_of::<__m128i>() * v).cast(), columns);
                 }
                 done += COPIED;
             }
-            let number = |x: u8| if SIGNED { i16::from(x as i8) } else { i16::from(x) };
-            copy_group(g, done, number, 0);
-        }
-    }
-
-    /// Copies a group as bytes.
-    ///
-    /// # Safety
-    /// As [`super::super::IsaLevel`].
-    #[target_feature(enable = "avx2")]
-    pub unsafe fn group_of_bytes(g: &IntegerGroup) {
-        // SAFETY: as above.
-        unsafe {
-            let mut done = 0;
-            while let Some(columns) = interleaved(g, done) {
-                for (v, columns) in columns.into_iter().enumerate() {
-                    _mm_storeu_si128(g.to.add(TERMS * (done + WIDTH * v)).cast(), columns);
-                }
-                done += COPIED;
-            }
-            copy_group(g, done, |x| x, 0);
+            copy_group(g, done);
         }
     }
 
@@ -533,7 +391,7 @@ pub(super) mod portable {
     /// As [`super::super::IsaLevel`].
     pub unsafe fn integer_group(g: &IntegerGroup) {
         // SAFETY: passed on from the caller.
-        unsafe { copy_group(g, 0, |x| x, 0) }
+        unsafe { copy_group(g, 0) }
     }
 
     /// # Safety

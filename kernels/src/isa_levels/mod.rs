@@ -37,7 +37,7 @@ use crate::isa::Isa;
 pub(crate) use attention::{Dots, Scores};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 pub(crate) use excess::{Excess, NarrowedRow};
-pub(crate) use integer::{INTEGER_COLS, IntegerGroup, IntegerTile, MOST_GROUP_BYTES, TERMS};
+pub(crate) use integer::{INTEGER_COLS, IntegerGroup, IntegerTile, TERMS};
 pub(crate) use quantised::{CODED_ROWS, CodedPanel, CodedRows, Decoded};
 use rounded::RoundedPair;
 pub(crate) use rounded::{PAIR, RoundedPanel, RoundedRow, RoundedTile};
@@ -402,16 +402,12 @@ kernels! {
         double::avx512::double_tile, double::avx2::double_tile, double::neon::double_tile, double::portable::double_tile;
     integer_tile(IntegerTile<'_>) =
         integer::avx512::integer_tile, integer::avx2::integer_tile, integer::portable::integer_tile, integer::portable::integer_tile;
-    byte_tile(IntegerTile<'_>) =
-        integer::avx512::byte_tile, integer::avx2::byte_tile, integer::portable::integer_tile, integer::portable::integer_tile;
-    byte_group(IntegerGroup) =
-        integer::avx2::group_of_bytes, integer::avx2::group_of_bytes, integer::portable::integer_group, integer::portable::integer_group;
     narrowed_row(NarrowedRow) =
         excess::avx2::narrowed_row, excess::avx2::narrowed_row, excess::portable::narrowed_row, excess::portable::narrowed_row;
     add_excess(Excess<'_>) =
         excess::avx2::add_excess, excess::avx2::add_excess, excess::portable::add_excess, excess::portable::add_excess;
     integer_group(IntegerGroup) =
-        integer::avx512::integer_group, integer::avx2::integer_group, integer::portable::integer_group, integer::portable::integer_group;
+        integer::avx2::integer_group, integer::avx2::integer_group, integer::portable::integer_group, integer::portable::integer_group;
     coded_rows(CodedRows) =
         quantised::avx512::coded_rows, quantised::avx2::coded_rows, quantised::neon::coded_rows, quantised::portable::coded_rows;
     decoded_columns(Decoded) =

@@ -124,7 +124,7 @@ fn supply(call: &Conv2d, x: &[f32]) -> Option<Supply> {
 
 fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<u64>], epilogue: bool) -> Vec<f32> {
     let packing = Packing::Conv(call.of_filters());
-    let packed = call.pass.is_packed().then(|| support::packed(isa, &packing, b));
+    let packed = call.pass.is_packed().then(|| support::packed(isa, &packing, b, f32::to_ne_bytes));
     let right = packed.as_ref().map_or(b.as_ptr(), Vec::as_ptr);
     let (inner, outer) = (call.groups * call.in_channels, call.groups * call.out_channels);
     let (batch, rows, cols) = match call.pass {

@@ -2,7 +2,7 @@
 //! sums (error bound), for every ISA level, layout and division into tasks.
 
 use crate::support::{self, Counter, Random, Supply, assert_same_bits, cuts, isa_levels, scratch};
-use tensorc_abi::{BatchedGemm, GemmElements, MatrixLayout, Packing};
+use tensorc_abi::{BatchedGemm, GemmElements, MatrixLayout, PackedElements, Packing};
 use tensorc_kernels::{Isa, gemm_run_with, gemm_scratch, gemm_tasks};
 
 /// How an operand lies in memory.
@@ -89,9 +89,9 @@ fn run(
             offset: call.b.offset,
             row_stride: call.b.row_stride,
             col_stride: call.b.col_stride,
-            rounded: false,
+            elements: PackedElements::F32,
         };
-        packed = support::packed(isa, &packing, b);
+        packed = support::packed(isa, &packing, b, f32::to_ne_bytes);
     }
     let right = if call.b_packed { packed.as_ptr() } else { b.as_ptr() };
     let [s0, s1, s2] = call.c.batch_strides;

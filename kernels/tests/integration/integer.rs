@@ -1,13 +1,23 @@
 //! Products and convolutions of bytes against sums in 64 bits, for every ISA level, layout, sign and division into tasks.
 
 use crate::double::{at, layout};
-use crate::support::{Counter, Random, cuts, isa_levels, rounds, scratch};
-use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, GemmElements, ImageLayout};
+use crate::support::{Converter, Counter, Random, cuts, isa_levels, packed, rounds, scratch};
+use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, GemmElements, ImageLayout, MatrixLayout, PackedElements, Packing};
 use tensorc_kernels::{conv_run_with, conv_scratch, conv_tasks, integer_run_with, integer_scratch, integer_tasks};
 
 /// Bytes among which the extremes are frequent.
 fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.pick(&[0, 1, 0x7f, 0x80, 0xff, 0x55, 0xaa, 200, 3])).collect()
+}
+
+/// Bytes as those of trained weights are: few neighbours of one sign are large.
+fn weights(random: &mut Random, len: usize) -> Vec<u8> {
+    let large = random.pick(&[1, 2, 200]);
+    let weight = |random: &mut Random| match random.below(large) {
+        0 => random.pick(&[128, 127, 129, 120, 100]),
+        _ => random.pick(&[0, 3, 250, 20, 230, 60, 200, 1, 9, 64, 192]),
+    };
+    (0..len).map(|_| weight(random)).collect()
 }
 
 #[test]
@@ -27,17 +37,24 @@ fn products_of_bytes_are_exact() {
     let extents = [1, 2, 3, 5, 8, 11, 12, 13, 31, 32, 33, 64, 100];
     shapes.extend((0..rounds(40)).map(|_| [0; 3].map(|_| random.pick(&extents))));
     // Of several tasks, in rows and in columns, and of several blocks of terms.
-    shapes.extend([[530, 40, 200], [24, 600, 300], [13, 70, 4100]]);
+    shapes.extend([[530, 40, 200], [24, 600, 300], [13, 70, 4100], [30, 130, 2200], [64, 64, 5000]]);
     for [m, n, k] in shapes {
         let batch = random.pick(&[[1, 1, 1], [1, 2, 3]]);
         let elements = random.pick(&[GemmElements::U8I8, GemmElements::I8U8]);
         let (a, a_len) = layout(&mut random, batch, [m, k], false);
-        let (b, b_len) = layout(&mut random, batch, [k, n], false);
+        let b_packed = random.pick(&[false, true]);
+        // A packed operand is one matrix shared by every batch.
+        let (mut b, b_len) = layout(&mut random, if b_packed { [1; 3] } else { batch }, [k, n], false);
+        if b_packed {
+            b.batch_strides = [0; 3];
+        }
         let (c, c_len) = layout(&mut random, batch, [m, n], true);
-        let call = BatchedGemm { batch, m, n, k, a, b, c, b_packed: false, elements };
-        let (left, right) = (bytes(&mut random, a_len), bytes(&mut random, b_len));
+        let call = BatchedGemm { batch, m, n, k, a, b, c, b_packed, elements };
+        let left = bytes(&mut random, a_len);
+        let right = if b_packed { weights(&mut random, b_len) } else { bytes(&mut random, b_len) };
         let before: Vec<i32> = (0..c_len as i32).collect();
-        let mut expected = before.clone();
+        let untouched: Vec<i64> = before.iter().map(|x| i64::from(*x)).collect();
+        let (mut expected, mut less_one) = (before.clone(), untouched.clone());
         let number = |x: u8, signed: bool| if signed { i64::from(x as i8) } else { i64::from(x) };
         let left_signed = elements == GemmElements::I8U8;
         for flat in 0..batch.iter().product() {
@@ -47,25 +64,40 @@ fn products_of_bytes_are_exact() {
                     let (x, y) = (left[at(&a, index, i, k)], right[at(&b, index, k, j)]);
                     number(x, left_signed) * number(y, !left_signed)
                 };
-                expected[at(&c, index, i, j)] = (0..k).map(term).sum::<i64>() as i32;
+                let (sum, at) = ((0..k).map(term).sum::<i64>() as i32, at(&c, index, i, j));
+                (expected[at], less_one[at]) = (sum, i64::from(sum) - 1);
             }
         }
+        let MatrixLayout { offset, row_stride, col_stride, .. } = call.b;
+        let packing = Packing::GemmB { k, n, offset, row_stride, col_stride, elements: PackedElements::Bytes };
+        let apart = random.pick(&[false, true]);
         for isa in isa_levels() {
+            let held = if b_packed { packed(isa, &packing, &right, |byte| [byte]) } else { vec![] };
+            let held = if b_packed { held.as_ptr().cast() } else { right.as_ptr() };
             let mut result = before.clone();
+            let mut converted = untouched.clone();
             let mut marks = vec![0.0f32; (batch.iter().product::<u64>() * m * n) as usize];
             let strides = [m * n * batch[1] * batch[2], m * n * batch[2], m * n, n].map(|s| s as i64);
             let counter = Counter::new(batch, m, n, marks.as_mut_ptr(), strides);
+            let [s0, s1, s2] = call.c.batch_strides;
+            let to = converted.as_mut_ptr().wrapping_add(call.c.offset as usize);
+            let converter = Converter::new(to, [s0, s1, s2, call.c.row_stride]);
+            let epilogue = if apart { converter.call() } else { counter.call() };
             let mut memory = scratch(integer_scratch(&call));
             for tasks in cuts(&mut random, integer_tasks(&call)) {
                 // SAFETY: the buffers are as long as the layouts reach, and the tasks are within the call's.
                 unsafe {
-                    let (operands, memory) = ([left.as_ptr(), right.as_ptr()], memory.as_mut_ptr().cast());
-                    integer_run_with(isa, &call, operands, result.as_mut_ptr(), Some(counter.call()), tasks, memory);
+                    let (operands, memory) = ([left.as_ptr(), held], memory.as_mut_ptr().cast());
+                    integer_run_with(isa, &call, operands, result.as_mut_ptr(), Some(epilogue), tasks, memory);
                 }
             }
-            let what = format!("{isa:?} {m}×{n}×{k}, {batch:?}, {elements:?}");
-            assert!(result == expected, "{what}");
-            counter.assert_once(&what);
+            let what = format!("{isa:?} {m}×{n}×{k}, {batch:?}, {elements:?}, packed {b_packed}, apart {apart}");
+            if apart {
+                assert!(result == before && converted == less_one, "{what}");
+            } else {
+                assert!(result == expected, "{what}");
+                counter.assert_once(&what);
+            }
         }
     }
 }
@@ -139,23 +171,32 @@ fn convolutions_of_bytes_are_exact() {
             });
         }
         let expected = convolved(&call, &x, &filters);
+        let less_one: Vec<i64> = expected.iter().map(|sum| i64::from(*sum) - 1).collect();
+        let apart = random.pick(&[false, true]);
         for isa in isa_levels() {
             let mut y = vec![-1i32; y_len];
             let (rows, pixels) = (call.out_channels, call.output[0] * call.output[1]);
             let mut marks = vec![0.0f32; y_len];
             let strides = [rows * pixels, 0, 0, pixels].map(|s| s as i64);
             let counter = Counter::new([call.batch, 1, 1], rows, pixels, marks.as_mut_ptr(), strides);
+            let mut converted = vec![0; y_len];
+            let converter = Converter::new(converted.as_mut_ptr(), strides);
+            let epilogue = if apart { converter.call() } else { counter.call() };
             let mut memory = scratch(conv_scratch(&call, None));
             for tasks in cuts(&mut random, conv_tasks(&call)) {
                 // SAFETY: the buffers have the sizes of the call, and the tasks are within it.
                 unsafe {
                     let (x, filters): (*const f32, *const f32) = (x.as_ptr().cast(), filters.as_ptr().cast());
                     let (y, memory) = (y.as_mut_ptr().cast(), memory.as_mut_ptr().cast());
-                    conv_run_with(isa, &call, x, filters, y, Some(counter.call()), tasks, memory);
+                    conv_run_with(isa, &call, x, filters, y, Some(epilogue), tasks, memory);
                 }
             }
-            assert!(y == expected, "{isa:?} {call:?}");
-            counter.assert_once(&format!("{isa:?} {call:?}"));
+            if apart {
+                assert!(converted == less_one, "{isa:?} {call:?}");
+            } else {
+                assert!(y == expected, "{isa:?} {call:?}");
+                counter.assert_once(&format!("{isa:?} {call:?}"));
+            }
         }
     }
 }

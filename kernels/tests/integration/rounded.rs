@@ -2,7 +2,7 @@
 
 use crate::double::{at, layout};
 use crate::support::{Counter, Random, cuts, isa_levels, packed, rounds, scratch};
-use tensorc_abi::{BatchedGemm, GemmElements, Packing};
+use tensorc_abi::{BatchedGemm, GemmElements, PackedElements, Packing};
 use tensorc_kernels::{rounded_run_with, rounded_scratch, rounded_tasks};
 
 /// The nearest number of bf16, the even one of two.
@@ -34,11 +34,11 @@ fn products_of_rounded_operands() {
             offset: b.offset,
             row_stride: b.row_stride,
             col_stride: b.col_stride,
-            rounded: true,
+            elements: PackedElements::Bf16,
         };
         for isa in isa_levels() {
             let what = format!("{isa:?} {m}×{n}×{k}, {batch:?}");
-            let weights = packed(isa, &packing, &right);
+            let weights = packed(isa, &packing, &right, f32::to_ne_bytes);
             let strides = [m * n * batch[1] * batch[2], m * n * batch[2], m * n, n].map(|s| s as i64);
             let run = |tasks: &[std::ops::Range<u64>]| {
                 let mut result = vec![f32::NAN; c_len];

@@ -31,6 +31,7 @@ pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {
 /// returns the node of that value.
 fn grow_epilogue(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId) -> NodeId {
     let ty = plan.types(contract)[0].clone();
+    let converts = converts(plan, contract);
     let mut added: Vec<NodeId> = vec![];
     let mut best = 0;
     let mut candidates: BTreeSet<(u32, NodeId)> = plan.users(contract).iter().map(|u| (plan.rank(*u), *u)).collect();
@@ -57,7 +58,7 @@ fn grow_epilogue(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId) ->
         added.push(user);
         candidates.extend(plan.users(user).iter().map(|u| (plan.rank(*u), *u)));
         // Values in between may be of any type: 16-bit networks compute in f32.
-        if live_out(plan, cluster) == [user] && plan.types(user)[0] == ty {
+        if live_out(plan, cluster) == [user] && (converts || plan.types(user)[0] == ty) {
             best = added.len();
         }
     }
@@ -65,6 +66,15 @@ fn grow_epilogue(plan: &mut FusionPlan<'_>, cluster: usize, contract: NodeId) ->
         plan.remove(cluster, node);
     }
     added.last().copied().unwrap_or(contract)
+}
+
+/// Whether the result of a cluster may be of another type than its contraction.
+fn converts(plan: &FusionPlan<'_>, contract: NodeId) -> bool {
+    let (Some(Prim::Contract(contraction)), [lhs, rhs]) = (plan.prim(contract), plan.args(contract)) else {
+        return false;
+    };
+    let call = || library_call(contraction, plan.ty(*lhs), plan.ty(*rhs), None);
+    plan.on_processor && call().is_some_and(|call| call.sums_bytes())
 }
 
 /// Members whose results are read outside.
@@ -129,8 +139,10 @@ pub fn legal(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> bool {
         match (plan.prim(*node), plan.args(*node)) {
             (Some(Prim::Map(_)), _) => {
                 let result = *node == root || is_moved(*node);
-                let fits = if result { plan.types(*node)[0] == *ty } else { plan.types(*node)[0].dims == ty.dims };
-                fits && (depends || library())
+                let found = &plan.types(*node)[0];
+                found.dims == ty.dims
+                    && (!result || found.dtype == ty.dtype || converts(plan, contract))
+                    && (depends || library())
             }
             (Some(Prim::View(_)), [v]) => {
                 *node == root && after.contains(&v.node) && moves_rows(plan, contract, v.node, *node)
@@ -160,7 +172,7 @@ fn prologue(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> Option<BTreeSet
     };
     let constant = plan.graph.constant(*rhs).is_some();
     let side = computed_operand(contraction, [plan.ty(*lhs), plan.ty(*rhs)], constant, moved.as_deref())?;
-    if !plan.computes_operands || inside != [side] {
+    if !plan.on_processor || inside != [side] {
         return None;
     }
     let mut stack = vec![args[side].node];

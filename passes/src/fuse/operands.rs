@@ -40,7 +40,7 @@ fn merged(
     i: usize,
 ) -> Option<(usize, Cluster)> {
     let c = &plan.clusters[ids[i]];
-    if c.class != FusionClass::Contract || !plan.computes_operands {
+    if c.class != FusionClass::Contract || !plan.on_processor {
         return None;
     }
     plan.args(c.anchor).iter().find_map(|operand| {

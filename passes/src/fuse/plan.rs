@@ -55,8 +55,9 @@ pub const MAX_OPERANDS: usize = 24;
 /// An assignment of nodes to clusters. The dependencies between units never form a cycle.
 pub struct FusionPlan<'g> {
     pub graph: &'g Graph,
-    /// Whether contractions may compute what they read.
-    pub computes_operands: bool,
+    /// Whether the library of a processor computes contractions: they may compute what they read, and those of bytes may have a
+    /// result of another type than their sums.
+    pub on_processor: bool,
     /// Topological.
     pub order: Vec<NodeId>,
     pub clusters: Vec<Cluster>,
@@ -74,12 +75,12 @@ pub struct FusionPlan<'g> {
 }
 
 impl<'g> FusionPlan<'g> {
-    pub fn new(graph: &'g Graph, computes_operands: bool) -> Result<FusionPlan<'g>> {
+    pub fn new(graph: &'g Graph, on_processor: bool) -> Result<FusionPlan<'g>> {
         let order = graph.order();
         let size = order.iter().map(|n| n.0 as usize + 1).max().unwrap_or(0);
         let mut plan = FusionPlan {
             graph,
-            computes_operands,
+            on_processor,
             clusters: vec![],
             rank: vec![0; size],
             args: vec![SmallVec::new(); size],

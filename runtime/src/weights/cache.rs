@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tensorc_abi::content::{Content, Place};
-use tensorc_abi::{DType, Packing};
+use tensorc_abi::{DType, PackedElements, Packing};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{WeightError, WeightStorage, pack_weight};
@@ -56,7 +56,7 @@ impl WeightCache {
     /// # Errors
     /// As for [`pack_weight`].
     pub fn pack(&self, packing: &Packing, dtype: DType, source: &Content) -> Result<WeightStorage, WeightError> {
-        if *packing == Packing::Plain || dtype != DType::F32 {
+        if *packing == Packing::Plain || !packing.takes(dtype) {
             return pack_weight(packing, dtype, source);
         }
         let made_of = (*packing, Source::of(source));
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    const PACKING: Packing = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 3, col_stride: 1, rounded: false };
+    const PACKING: Packing = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 3, col_stride: 1, elements: PackedElements::F32 };
 
     fn address(weight: &WeightStorage) -> *const u8 {
         weight.as_slice().as_ptr()
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn different_packings_with_one_result_share_memory() {
         let cache = WeightCache::default();
-        let transposed = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 1, col_stride: 4, rounded: false };
+        let transposed = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 1, col_stride: 4, elements: PackedElements::F32 };
         let rows: Vec<u8> = (0..12).flat_map(|i| (i as f32).to_le_bytes()).collect();
         let columns: Vec<u8> =
             (0..3).flat_map(|c| (0..4).map(move |r| (r * 3 + c) as f32)).flat_map(f32::to_le_bytes).collect();

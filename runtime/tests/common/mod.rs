@@ -123,7 +123,7 @@ pub fn launch(plan: &mut Plan, name: &str, kernel: KernelId, args: &[Arg], exten
 }
 
 pub fn epilogue(kernel: KernelId, args: &[Arg]) -> Option<Epilogue> {
-    Some(Epilogue { kernel, args: args.to_vec() })
+    Some(Epilogue { kernel, args: args.to_vec(), apart: false })
 }
 
 pub fn load(plan: Plan, kernels: Vec<KernelFn>, weights: Vec<WeightStorage>) -> Result<Executable, LoadError> {

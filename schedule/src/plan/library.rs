@@ -15,7 +15,7 @@ use tensorc_ir::{DType, DenseType, TensorData};
 use super::Lowering;
 use crate::kernel::{Computes, inputs_of};
 use crate::layout::Layouts;
-use crate::recipe::{Library, contraction, split_final_view};
+use crate::recipe::{Library, contraction, split_final_view, sums_apart};
 use crate::recognise::attention::Attended;
 
 /// Whether a step reads weights in the form of blocked ones, of which its cluster knows the values alone.
@@ -79,23 +79,27 @@ impl<'a> Lowering<'a, '_> {
             Library::Gemm { gemm, b, .. } => {
                 let mut call = gemm.call;
                 let shared = call.b.batch_strides == [Extent::ZERO; 3];
-                let rounded = call.elements == GemmElements::Bf16;
+                let packed = call.elements.packed();
                 let b = match constant(b) {
                     Some(data) if shared && left.prologue().is_none() && takes_blocked(&call, data) => {
                         self.blocked_weights(inputs[b].node, data, &mut call)?
                     }
-                    Some(data) if shared && (rounded || call.elements == GemmElements::F32) => {
-                        call.b_packed = true;
-                        let [k, n] = [call.k, call.n].map(|n| Fixed.number(n));
-                        let MatrixLayout { offset, row_stride, col_stride, .. } = call.b.convert(&Fixed);
-                        let packing = Packing::GemmB { k, n, offset, row_stride, col_stride, rounded };
-                        self.weight(inputs[b].node, data, packing, &data.ty)?
-                    }
-                    _ => {
-                        // What a run computes is not rounded.
-                        call.elements = if rounded { GemmElements::F32 } else { call.elements };
-                        self.operand(inputs[b])?
-                    }
+                    data => match data.filter(|_| shared).zip(packed) {
+                        Some((data, elements)) => {
+                            call.b_packed = true;
+                            let [k, n] = [call.k, call.n].map(|n| Fixed.number(n));
+                            let MatrixLayout { offset, row_stride, col_stride, .. } = call.b.convert(&Fixed);
+                            let packing = Packing::GemmB { k, n, offset, row_stride, col_stride, elements };
+                            self.weight(inputs[b].node, data, packing, &data.ty)?
+                        }
+                        None => {
+                            // What a run computes is not rounded.
+                            if call.elements == GemmElements::Bf16 {
+                                call.elements = GemmElements::F32;
+                            }
+                            self.operand(inputs[b])?
+                        }
+                    },
                 };
                 Box::new(move |c, epilogue| StepOp::Gemm { call, a: left, b, c, epilogue })
             }
@@ -106,10 +110,10 @@ impl<'a> Lowering<'a, '_> {
             let spec = self.spec(&graph.node(node).name, node, computes, layouts);
             self.add_kernel(spec)
         });
-        let result = self.results(node)?[0];
+        let (result, apart) = (self.results(node)?[0], sums_apart(body)?);
         let epilogue = epilogue.map(|kernel| {
             let own = Arg { buffer: result, writes: true };
-            Epilogue { kernel, args: std::iter::once(own).chain(reads).collect() }
+            Epilogue { kernel, args: std::iter::once(own).chain(reads).collect(), apart }
         });
         self.step(node, step(result, epilogue), flops);
         Ok(())
@@ -163,7 +167,7 @@ impl<'a> Lowering<'a, '_> {
                 let args = self.read_args(&read, &inputs)?;
                 let computes = Computes::Scores { body, found, inputs: read };
                 let spec = self.spec(&self.graph.node(node).name, node, computes, layouts);
-                Some(Epilogue { kernel: self.add_kernel(spec), args })
+                Some(Epilogue { kernel: self.add_kernel(spec), args, apart: false })
             }
         };
         let out = self.results(node)?[0];

@@ -44,7 +44,8 @@ pub fn library_form(body: &Graph) -> Result<Option<Library>> {
     let [(_, output)] = body.outputs() else { return Ok(None) };
     let (result, moved) = split_final_view(body, *output)?;
     let out = body.dense(Value { node, port: 0 })?;
-    let element_wise = body.dense(result)?.dims == out.dims && body.dense(result)?.dtype == out.dtype;
+    let found = body.dense(result)?;
+    let apart = found.dtype != out.dtype;
     let strides = match moved {
         None => None,
         Some(view) => match strides_in_result(view, &out.dims, &body.dense(*output)?.dims) {
@@ -54,12 +55,13 @@ pub fn library_form(body: &Graph) -> Result<Option<Library>> {
     };
     let position = |v: Value| body.inputs().iter().position(|n| *n == v.node);
     let args = body.args(node);
-    if !element_wise {
+    if found.dims != out.dims {
         return Ok(None);
     }
     let (l, r) = (position(args[0]), position(args[1]));
     let (lhs, rhs) = (body.dense(args[0])?, body.dense(args[1])?);
-    Ok(library_call(&c, &lhs, &rhs, strides.as_deref()).and_then(|call| match call {
+    let call = library_call(&c, &lhs, &rhs, strides.as_deref()).filter(|call| !apart || call.sums_bytes());
+    Ok(call.and_then(|call| match call {
         LibraryCall::Conv(conv) => {
             let b = r.filter(|_| l.is_some() || conv.takes_computed());
             Some(Library::Conv { conv, a: l, b: b? })
@@ -78,6 +80,16 @@ pub fn split_final_view(body: &Graph, output: Value) -> Result<(Value, Option<&V
         NodeKind::Prim(Prim::View(view)) => Ok((body.args(output.node)[0], Some(view))),
         _ => Ok((output, None)),
     }
+}
+
+/// Whether a library's sums lie apart from the result of a cluster, which is of another type.
+///
+/// # Errors
+/// The body has no contraction or no result.
+pub fn sums_apart(body: &Graph) -> Result<bool> {
+    let (node, _) = contraction(body)?;
+    let (result, _) = split_final_view(body, body.outputs()[0].1)?;
+    Ok(body.dense(result)?.dtype != body.dense(Value { node, port: 0 })?.dtype)
 }
 
 /// The contraction of a cluster.

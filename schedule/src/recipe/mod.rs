@@ -29,7 +29,7 @@ use crate::target::Target;
 use crate::target::{Gpu, Processor, VendorLibraries};
 use library::library_form;
 
-pub use library::{Library, contraction, split_final_view};
+pub use library::{Library, contraction, split_final_view, sums_apart};
 pub use transpose::Transposed;
 pub use vendor::Vendor;
 

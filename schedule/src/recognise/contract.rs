@@ -37,6 +37,14 @@ impl LibraryCall {
             LibraryCall::Gemm(_) => None,
         }
     }
+
+    /// Whether it adds products of bytes in i32: an epilogue may make a result of another type of these.
+    pub fn sums_bytes(&self) -> bool {
+        match self {
+            LibraryCall::Conv(conv) => conv.pass == ConvPass::Bytes,
+            LibraryCall::Gemm(gemm) => gemm.call.elements.are_bytes(),
+        }
+    }
 }
 
 /// How the kernel library computes a contraction of f32 or of bytes, or a product of f64, if it does. `out_strides`: the distance in the result of a step along each

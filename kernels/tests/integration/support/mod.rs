@@ -1,6 +1,6 @@
 //! What the tests of the kernels share: random numbers, counting epilogues, prologues that read memory, bit comparisons.
 
-use tensorc_abi::{MatrixLayout, Packing};
+use tensorc_abi::{MatrixLayout, Packing, SUM_COLS, SUM_ROWS};
 use tensorc_kernels::{EpilogueCall, Isa, LeftOperand, PrologueCall, pack_part, pack_source, pack_units, packed_len};
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
@@ -82,11 +82,45 @@ impl Counter {
     }
 
     pub fn call(&self) -> EpilogueCall {
-        EpilogueCall { f: count, args: self.args.as_ptr() }
+        EpilogueCall { f: count, args: self.args.as_ptr(), apart: None }
     }
 
     pub fn assert_once(&self, what: &str) {
         assert!(self.counts.iter().all(|&n| n == 1), "{what}: epilogue not called exactly once per element");
+    }
+}
+
+/// An epilogue that takes sums apart from the result: it stores each, less 1, in i64.
+pub struct Converter {
+    dims: [i64; 4],
+    args: [*mut u8; 2],
+}
+
+impl Converter {
+    /// `strides` are those of the three batch dimensions and the rows of the result.
+    pub fn new(result: *mut i64, strides: [i64; 4]) -> Box<Converter> {
+        let mut converter = Box::new(Converter { dims: strides, args: [result.cast(); 2] });
+        converter.args[1] = converter.dims.as_mut_ptr().cast();
+        converter
+    }
+
+    pub fn call(&self) -> EpilogueCall {
+        EpilogueCall { f: convert, args: self.args.as_ptr(), apart: Some(self.args.len()) }
+    }
+}
+
+unsafe extern "C" fn convert(args: *const *mut u8, scalars: *const i64) {
+    // SAFETY: `Converter::call` passes the last two buffers, kernels the sums and seven scalars.
+    unsafe {
+        let (sums, result): (*const i32, *mut i64) = ((*args).cast(), (*args.add(1)).cast());
+        let strides = &*(*args.add(2)).cast::<[i64; 4]>();
+        let s = &*scalars.cast::<[i64; 7]>();
+        assert!(s[4] - s[3] <= SUM_ROWS as i64 && s[6] - s[5] <= SUM_COLS as i64, "a block of {s:?}");
+        let base: i64 = s[..3].iter().zip(strides).map(|(at, stride)| at * stride).sum();
+        for (i, j) in (s[3]..s[4]).flat_map(|i| (s[5]..s[6]).map(move |j| (i, j))) {
+            let sum = *sums.offset(((i - s[3]) * SUM_COLS as i64 + j - s[5]) as isize);
+            *result.offset((base + i * strides[3] + j) as isize) = i64::from(sum) - 1;
+        }
     }
 }
 
@@ -161,13 +195,18 @@ pub fn assert_same_bits(what: &str, actual: &[f32], expected: &[f32]) {
 
 /// A constant in packed form, made of up to three parts, each from a copy of what it reads at an odd address, as a constant of
 /// a model file may have.
-pub fn packed(isa: Isa, packing: &Packing, constant: &[f32]) -> Vec<f32> {
+pub fn packed<T: Copy, const N: usize>(
+    isa: Isa,
+    packing: &Packing,
+    constant: &[T],
+    bytes_of: impl Fn(T) -> [u8; N],
+) -> Vec<f32> {
     let mut packed = vec![f32::NAN; packed_len(packing)];
     let units = pack_units(packing);
     for first in (0..units).step_by(units.div_ceil(3).max(1)) {
         let part = first..units.min(first + units.div_ceil(3));
         let source = &constant[pack_source(packing, part.clone())];
-        let bytes: Vec<u8> = std::iter::once(0).chain(source.iter().flat_map(|w| w.to_ne_bytes())).collect();
+        let bytes: Vec<u8> = std::iter::once(0).chain(source.iter().flat_map(|w| bytes_of(*w))).collect();
         // SAFETY: the copy holds the elements that the part reads.
         unsafe { pack_part(isa, packing, part, bytes.as_ptr().wrapping_add(1), &mut packed) };
     }

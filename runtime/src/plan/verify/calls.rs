@@ -3,7 +3,7 @@
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
     Arg, Attention, BatchedGemm, BlockedWeights, BufferId, Conv2d, ConvPass, DType, Epilogue, GemmElements,
-    LeftOperand, MatrixLayout, Packing, Plan, Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
+    LeftOperand, MAX_SUM_ARGS, MatrixLayout, Packing, Plan, Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
 };
 
 use super::super::error::PlanError;
@@ -21,18 +21,12 @@ pub(super) fn check((plan, outermost): (&Plan, &Plan), step: &Step) -> Result<()
             args.iter().try_for_each(|arg| step.check_plain(arg.buffer))
         }
         StepOp::Gemm { call, a, b, c, epilogue } => {
-            let [left, right, result] = call.elements.types();
-            let operands = a.buffer().map(|a| (left, a)).into_iter().chain([(right, *b)]);
-            step.check_operand_types(operands, (result, *c))?;
-            step.check_epilogue(*c, epilogue.as_ref())?;
+            step.check_types(call.elements.types(), (a, *b, *c), epilogue.as_ref())?;
             step.check_left(a, *c)?;
             step.check_gemm(call, (a, *b, *c))
         }
         StepOp::Conv { call, a, b, c, epilogue } => {
-            let [left, right, result] = call.pass.types();
-            let operands = a.buffer().map(|a| (left, a)).into_iter().chain([(right, *b)]);
-            step.check_operand_types(operands, (result, *c))?;
-            step.check_epilogue(*c, epilogue.as_ref())?;
+            step.check_types(call.pass.types(), (a, *b, *c), epilogue.as_ref())?;
             step.check_left(a, *c)?;
             if a.prologue().is_some() && !call.takes_computed() {
                 return Err(step.parameters("a convolution that reads its left operand in memory computes it"));
@@ -210,6 +204,24 @@ impl CheckedStep<'_> {
         if is_operand { Err(self.in_place(result)) } else { Ok(()) }
     }
 
+    /// Operands and result are of the types that the call takes, but for a result that an epilogue makes of sums of i32 that lie
+    /// apart; and the epilogue fits the call.
+    fn check_types(
+        &self,
+        [left, right, sums]: [DType; 3],
+        (a, b, c): (&LeftOperand, BufferId, BufferId),
+        epilogue: Option<&Epilogue>,
+    ) -> Result<(), PlanError> {
+        let apart = epilogue.filter(|epilogue| epilogue.apart);
+        if apart.is_some_and(|epilogue| sums != DType::I32 || epilogue.args.len() > MAX_SUM_ARGS) {
+            return Err(self.parameters("sums lie apart from the result that are none of bytes, or too many operands do"));
+        }
+        let result = if apart.is_some() { self.plan.buffer(c).dtype.storage() } else { sums };
+        let operands = a.buffer().map(|a| (left, a)).into_iter().chain([(right, b)]);
+        self.check_operand_types(operands, (result, c))?;
+        self.check_epilogue(c, epilogue)
+    }
+
     /// An epilogue writes the library call's result and nothing else, and reads plain layouts.
     fn check_epilogue(&self, result: BufferId, epilogue: Option<&Epilogue>) -> Result<(), PlanError> {
         for arg in epilogue.iter().flat_map(|e| &e.args) {
@@ -246,9 +258,9 @@ impl CheckedStep<'_> {
         let same = match (stored, &wanted) {
             // Where the matrix lies in the constant does not show in its packed form.
             (
-                Packing::GemmB { k, n, rounded, .. },
-                Packing::GemmB { k: wanted_k, n: wanted_n, rounded: wanted_rounded, .. },
-            ) => (k, n, rounded) == (wanted_k, wanted_n, wanted_rounded),
+                Packing::GemmB { k, n, elements, .. },
+                Packing::GemmB { k: wanted_k, n: wanted_n, elements: wanted_elements, .. },
+            ) => (k, n, elements) == (wanted_k, wanted_n, wanted_elements),
             (stored, wanted) => stored == wanted,
         };
         match same && packing_fits(stored, elements(self.plan, id)) {
@@ -261,12 +273,12 @@ impl CheckedStep<'_> {
         if call.c.col_stride != 1 {
             return Err(self.parameters("the rows of its result are not contiguous"));
         }
-        let rounded = call.elements == GemmElements::Bf16;
-        let packed = if call.b_packed { rounded || call.elements == GemmElements::F32 } else { !rounded };
-        if !packed || (call.elements != GemmElements::F32 && a.prologue().is_some()) {
-            return Err(
-                self.parameters("a product of other elements than f32 has an operand that is packed or computed")
-            );
+        let packed = if call.b_packed { call.elements.packed() } else { None };
+        if call.b_packed != packed.is_some() || (call.elements == GemmElements::Bf16 && packed.is_none()) {
+            return Err(self.parameters("the right operand is packed where its elements are not, or not where they are"));
+        }
+        if call.elements != GemmElements::F32 && a.prologue().is_some() {
+            return Err(self.parameters("a product of other elements than f32 has an operand that is computed"));
         }
         if let GemmElements::Blocked(weights) = call.elements {
             self.check_blocked(&weights, call, b)?;
@@ -282,8 +294,8 @@ impl CheckedStep<'_> {
         if !is_injective(&axes(&call.c, &call.batch, call.m, call.n)) {
             return Err(self.parameters("blocks of its result overlap"));
         }
-        if call.b_packed {
-            let packed = Packing::GemmB { k: call.k, n: call.n, offset: 0, row_stride: 0, col_stride: 0, rounded };
+        if let Some(elements) = packed {
+            let packed = Packing::GemmB { k: call.k, n: call.n, offset: 0, row_stride: 0, col_stride: 0, elements };
             return self.check_layout(b, packed);
         }
         self.check_plain(b)?;

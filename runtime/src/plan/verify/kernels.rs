@@ -2,7 +2,7 @@
 
 use tensorc_abi::{
     Arg, Attention, CHANNEL_BLOCK, ContractionRef, DType, ImageLayout, KernelId, KernelSignature, Parameter, Plan,
-    Step, StepOp,
+    SUM_COLS, SUM_ROWS, Step, StepOp,
 };
 
 use super::super::error::PlanError;
@@ -33,13 +33,18 @@ pub(super) fn check(
     let Some(library) = step.op.library() else { return Ok(()) };
     if let Some(epilogue) = library.epilogue {
         let call = Call { plan, outermost, step, kernel: epilogue.kernel, args: &epilogue.args };
-        // Attention's is applied to tiles of scores.
-        let tile = matches!(library.contraction, ContractionRef::Attention(_)).then_some(Some(Attention::TILE));
+        // Attention's is applied to tiles of scores, some others' to sums that they only read.
+        let tile = match (library.contraction, epilogue.apart) {
+            (ContractionRef::Attention(_), _) => Some((DType::F32, Some(Attention::TILE), true)),
+            (_, true) => Some((DType::I32, Some(SUM_ROWS * SUM_COLS), false)),
+            (_, false) => None,
+        };
         call.check_blocks(&kernels[epilogue.kernel.0 as usize], tile)?;
     }
     if let Some(prologue) = library.prologue {
         let call = Call { plan, outermost, step, kernel: prologue.kernel, args: &prologue.args };
-        call.check_blocks(&kernels[prologue.kernel.0 as usize], Some(left_elements(library.contraction)))?;
+        let memory = (DType::F32, left_elements(library.contraction), true);
+        call.check_blocks(&kernels[prologue.kernel.0 as usize], Some(memory))?;
     }
     Ok(())
 }
@@ -56,6 +61,9 @@ fn left_elements(contraction: ContractionRef<'_>) -> Option<u64> {
         ContractionRef::Attention(_) => None,
     }
 }
+
+/// Memory of the library that a kernel takes: the type, the elements if they can be counted, and whether it is written.
+type BlockMemory = (DType, Option<u64>, bool);
 
 impl Call<'_> {
     fn wrong(&self, why: String) -> PlanError {
@@ -79,14 +87,14 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The kernel is one of blocks, whose first parameter is memory of the library for so many f32, if that is wanted.
-    fn check_blocks(&self, signature: &KernelSignature, memory: Option<Option<u64>>) -> Result<(), PlanError> {
+    /// The kernel is one of blocks, whose first parameter is memory of the library for so many elements, if that is wanted.
+    fn check_blocks(&self, signature: &KernelSignature, memory: Option<BlockMemory>) -> Result<(), PlanError> {
         if !signature.on_blocks {
             return Err(self.wrong("it does not take the parameters of a block".to_owned()));
         }
-        let Some(elements) = memory else { return self.check(&signature.parameters) };
+        let Some(memory) = memory else { return self.check(&signature.parameters) };
         match &signature.parameters[..] {
-            [first, rest @ ..] if (first.dtype, Some(first.span), first.writes) == (DType::F32, elements, true) => {
+            [first, rest @ ..] if (first.dtype, Some(first.span), first.writes) == memory => {
                 self.check(rest)
             }
             _ => Err(self.wrong("it does not take the library's memory for a block".to_owned())),
