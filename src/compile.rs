@@ -222,7 +222,9 @@ pub(crate) fn pack_weights(
 
 /// Brings constants into the layouts of weights, on all threads.
 pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)]) -> Result<Vec<WeightStorage>, Error> {
-    let rounds = |(weight, _): &(&Weight, &TensorData)| matches!(weight.packing, Packing::GemmB { elements: PackedElements::Bf16, .. });
+    let rounds = |(weight, _): &(&Weight, &TensorData)| {
+        matches!(weight.packing, Packing::GemmB { elements: PackedElements::Bf16, .. })
+    };
     if !tensorc_kernels::has_bf16_products() && weights.iter().any(rounds) {
         let why =
             "products of bf16 take a processor with AVX-512 BF16, which this one is not; choose the precision f32";

@@ -7,7 +7,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tensorc_abi::{
-    BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvAlgorithm, ConvPass, GemmElements, ImageLayout, MatrixLayout, PackedElements, Packing,
+    BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvAlgorithm, ConvPass, GemmElements, ImageLayout, MatrixLayout,
+    PackedElements, Packing,
 };
 use tensorc_kernels::{
     Isa, conv_run_with, conv_scratch, conv_tasks, gemm_run_with, gemm_scratch, gemm_tasks, isa, pack, packed_len,
@@ -118,7 +119,8 @@ impl Report {
         let mut b = numbers((batch * k * n) as usize);
         let c = vec![0.0f32; (batch * m * n) as usize];
         if call.b_packed {
-            let packing = Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1, elements: PackedElements::F32 };
+            let packing =
+                Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1, elements: PackedElements::F32 };
             let mut packed = vec![0.0; packed_len(&packing)];
             // SAFETY: `b` is the k×n matrix.
             unsafe { pack(&packing, b.as_ptr().cast(), &mut packed) };

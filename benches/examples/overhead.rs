@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use tensorc_abi::content::Content;
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, DType, GemmElements, KernelFn, KernelId, MatrixLayout, PackedElements, Packing, Plan, Step,
-    StepOp, StorageClass, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, DType, GemmElements, KernelFn, KernelId, MatrixLayout, PackedElements, Packing,
+    Plan, Step, StepOp, StorageClass, Weight,
 };
 use tensorc_runtime::profiler::{Profiler, Span, SpanName};
 use tensorc_runtime::{
@@ -50,7 +50,8 @@ fn perceptron() -> Result<(Plan, Vec<WeightStorage>), Box<dyn Error>> {
     plan.buffers.push(buffer("x".into(), vec![1, widths[0]], StorageClass::Input(0)));
     for (layer, pair) in widths.windows(2).enumerate() {
         let (k, n) = (pair[0], pair[1]);
-        let packing = Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1, elements: PackedElements::F32 };
+        let packing =
+            Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1, elements: PackedElements::F32 };
         let values: Vec<u8> = (0..k * n).flat_map(|i| (i as f32 / (k * n) as f32).to_le_bytes()).collect();
         weights.push(pack_weight(&packing, DType::F32, &Content::Memory(values.into()))?);
         plan.weights.push(Weight { name: format!("w{layer}"), constant: layer as u32, packing });

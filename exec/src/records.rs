@@ -2,8 +2,8 @@
 
 use tensorc_abi::image::{LIBRARIES, scratch, slot, step};
 use tensorc_abi::{
-    BufferId, ContractionRef, Conv2d, ConvVariant, Epilogue, GemmElements, KernelId, LibraryOp, Number, Plan, Scratch, Step,
-    StepOp, StorageClass, WorkingBytes,
+    BufferId, ContractionRef, Conv2d, ConvVariant, Epilogue, GemmElements, KernelId, LibraryOp, Number, Plan, Scratch,
+    Step, StepOp, StorageClass, WorkingBytes,
 };
 use tensorc_kernels::{
     attention_scratch, attention_tasks, conv_scratch, conv_tasks, conv_variant, double_scratch, double_tasks,

@@ -153,7 +153,8 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: &Content) -> Result<
 fn parts(packing: &Packing) -> impl Iterator<Item = Range<usize>> {
     const BYTES: usize = 256 << 10;
     let units = tensorc_kernels::pack_units(packing);
-    let all = if units == 0 { 0 } else { tensorc_kernels::pack_source(packing, 0..units).len() * packing.element_size() };
+    let all =
+        if units == 0 { 0 } else { tensorc_kernels::pack_source(packing, 0..units).len() * packing.element_size() };
     let step = (units * BYTES / all.max(1)).max(1);
     (0..units).step_by(step).map(move |first| first..units.min(first + step))
 }

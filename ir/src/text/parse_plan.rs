@@ -7,8 +7,8 @@ use std::rc::Rc;
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, FlowKind, FlowPlan, KernelId, LeftOperand, Loop,
-    PackedElements, Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass, SubBuffer, ValueCheck, VendorCall, VendorContraction,
-    Weight,
+    PackedElements, Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass, SubBuffer, ValueCheck, VendorCall,
+    VendorContraction, Weight,
 };
 
 use super::lex::{Pos, SigilName};

@@ -18,7 +18,7 @@ pub(crate) struct NarrowedRow {
     /// What weights have beyond their narrowed ones, as (term, value).
     pub excess: *mut [i32; 2],
     pub room: usize,
-    /// How many there are, also if there is room for fewer alone.
+    /// How many there are; beyond `room`, the row is not narrowed to its end.
     pub found: *mut usize,
 }
 
@@ -73,7 +73,7 @@ pub(super) mod avx2 {
         let mut done = 0;
         // SAFETY: by the caller's contract.
         unsafe {
-            while done + BYTES <= r.terms {
+            while done + BYTES <= r.terms && *r.found <= r.room {
                 let weights = _mm256_loadu_si256(r.from.add(done).cast());
                 let negative = _mm256_cmpgt_epi8(zero, weights);
                 let above = _mm256_maddubs_epi16(_mm256_andnot_si256(negative, weights), ones);
@@ -84,7 +84,9 @@ pub(super) mod avx2 {
                 }
                 done += BYTES;
             }
-            narrow(r, done..r.terms);
+            if *r.found <= r.room {
+                narrow(r, done..r.terms);
+            }
         }
     }
 

@@ -78,7 +78,7 @@ fn run(isa: Isa, call: &Attention, o: &Operands, step: u64) -> Vec<f32> {
     let mut scratch = vec![f64::NAN; attention_scratch(call, 2).div_ceil(8)];
     let mut keys = call.keys;
     let args = [o.mask.as_ptr().cast_mut().cast::<u8>(), (&raw mut keys).cast()];
-    let epilogue = Some((EpilogueCall { f: add_mask, args: args.as_ptr() }, 2));
+    let epilogue = Some((EpilogueCall { f: add_mask, args: args.as_ptr(), apart: None }, 2));
     let operands = [o.q.as_ptr(), o.k.as_ptr(), o.v.as_ptr()];
     let tasks = attention_tasks(call);
     for first in (0..tasks).step_by(step as usize) {

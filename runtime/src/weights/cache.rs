@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tensorc_abi::content::{Content, Place};
-use tensorc_abi::{DType, PackedElements, Packing};
+use tensorc_abi::{DType, Packing};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{WeightError, WeightStorage, pack_weight};
@@ -147,9 +147,12 @@ fn hashed(bytes: &[u8]) -> Hashed {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 
+    use tensorc_abi::PackedElements;
+
     use super::*;
 
-    const PACKING: Packing = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 3, col_stride: 1, elements: PackedElements::F32 };
+    const PACKING: Packing =
+        Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 3, col_stride: 1, elements: PackedElements::F32 };
 
     fn address(weight: &WeightStorage) -> *const u8 {
         weight.as_slice().as_ptr()
@@ -182,7 +185,8 @@ mod tests {
     #[test]
     fn different_packings_with_one_result_share_memory() {
         let cache = WeightCache::default();
-        let transposed = Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 1, col_stride: 4, elements: PackedElements::F32 };
+        let transposed =
+            Packing::GemmB { k: 4, n: 3, offset: 0, row_stride: 1, col_stride: 4, elements: PackedElements::F32 };
         let rows: Vec<u8> = (0..12).flat_map(|i| (i as f32).to_le_bytes()).collect();
         let columns: Vec<u8> =
             (0..3).flat_map(|c| (0..4).map(move |r| (r * 3 + c) as f32)).flat_map(f32::to_le_bytes).collect();

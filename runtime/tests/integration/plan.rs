@@ -331,7 +331,8 @@ fn dense(m: u64, k: u64, packed: bool, big: bool) -> Plan {
     let n = BIAS_COLUMNS as u64;
     let mut plan = empty_plan();
     let x = buffer(&mut plan, "x", &[m, k], StorageClass::Input(0));
-    let packing = Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1, elements: PackedElements::F32 };
+    let packing =
+        Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1, elements: PackedElements::F32 };
     let w = match packed {
         true => weight(&mut plan, "w", &[k, n], packing),
         false => buffer(&mut plan, "w", &[k, n], StorageClass::Input(1)),
@@ -445,7 +446,8 @@ fn constants_that_do_not_fit_their_packing_are_refused() {
     let pack = |packing: &Packing, dtype, n| pack_weight(packing, dtype, bytes_of(&ramp(n))).unwrap_err();
     assert_eq!(pack(&packing, DType::F32, 19), WeightError::Bounds { elements: 19 });
     assert_eq!(pack(&packing, DType::I32, 20), WeightError::DType(DType::I32));
-    let shifted = Packing::GemmB { k: 4, n: 5, offset: -1, row_stride: 5, col_stride: 1, elements: PackedElements::F32 };
+    let shifted =
+        Packing::GemmB { k: 4, n: 5, offset: -1, row_stride: 5, col_stride: 1, elements: PackedElements::F32 };
     assert_eq!(pack(&shifted, DType::F32, 20), WeightError::Bounds { elements: 20 });
     let plain = pack_weight(&Packing::Plain, DType::F32, bytes_of(&ramp(20))).unwrap();
     let error = rejected(dense(1, 4, true, false), kernels(), vec![plain.clone(), plain]);

@@ -3,7 +3,8 @@
 use crate::common::*;
 use tensorc_abi::{
     BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, GemmElements, ImageLayout, KernelId, LeftOperand,
-    MatrixLayout, PackedElements, Packing, Plan, Prologue, Scratch, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
+    MatrixLayout, PackedElements, Packing, Plan, Prologue, Scratch, StepOp, StorageClass, SubBuffer, VendorCall,
+    VendorContraction,
 };
 use tensorc_runtime::plan::{PlanEdge, PlanError, PlanReport};
 
@@ -260,7 +261,8 @@ fn products_need_one_float_type_and_matching_layouts() {
     (call.b_packed, *b) = (true, w);
     verify(&plan).unwrap();
     let mut wrong = plan.clone();
-    wrong.weights[0].packing = Packing::GemmB { k: 5, n: 4, offset: 0, row_stride: 4, col_stride: 1, elements: PackedElements::F32 };
+    wrong.weights[0].packing =
+        Packing::GemmB { k: 5, n: 4, offset: 0, row_stride: 4, col_stride: 1, elements: PackedElements::F32 };
     assert_eq!(verify(&wrong).unwrap_err(), PlanError::Packing { step: "dot".into(), buffer: "w".into() });
     let t = buffer(&mut plan, "t", &[20], StorageClass::Output(1));
     launch(&mut plan, "peek", SCALE, &[read(w), write(t)], 20, false);

@@ -2,7 +2,8 @@
 
 use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Epilogue, GemmElements, ImageLayout,
-    KernelId, LeftOperand, MatrixLayout, PackedElements, Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass, Weight,
+    KernelId, LeftOperand, MatrixLayout, PackedElements, Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass,
+    Weight,
 };
 use tensorc_ir::Rng;
 
@@ -12,7 +13,14 @@ pub fn random_plan(rng: &mut Rng) -> Plan {
     let steps = 1 + rng.below(6);
     let mut plan = Plan { name: "main".into(), ..Plan::default() };
     plan.kernels = vec!["relu".into(), "odd name".into()];
-    let gemm = Packing::GemmB { k: 64, n: 64, offset: 3, row_stride: -1, col_stride: 64, elements: rng.pick(&PackedElements::ALL) };
+    let gemm = Packing::GemmB {
+        k: 64,
+        n: 64,
+        offset: 3,
+        row_stride: -1,
+        col_stride: 64,
+        elements: *rng.pick(&PackedElements::ALL),
+    };
     for (i, packing) in [Packing::Plain, gemm, Packing::Conv(conv(rng))].into_iter().enumerate() {
         plan.weights.push(Weight { name: format!("w/{}", i / 2), constant: i as u32, packing });
         plan.buffers.push(buffer("w", StorageClass::Weight(i as u32)));
@@ -68,7 +76,8 @@ fn conv(rng: &mut Rng) -> Conv2d {
 fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
     let read = Arg { buffer: from, writes: false };
     let write = Arg { buffer: to, writes: true };
-    let epilogue = rng.one_in(2).then(|| Epilogue { kernel: KernelId(1), args: vec![write, read], apart: rng.one_in(4) });
+    let epilogue =
+        rng.one_in(2).then(|| Epilogue { kernel: KernelId(1), args: vec![write, read], apart: rng.one_in(4) });
     let left = match rng.one_in(3) {
         true => LeftOperand::Computed(Prologue { kernel: KernelId(0), args: vec![read] }),
         false => from.into(),

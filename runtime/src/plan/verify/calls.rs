@@ -3,7 +3,8 @@
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
     Arg, Attention, BatchedGemm, BlockedWeights, BufferId, Conv2d, ConvPass, DType, Epilogue, GemmElements,
-    LeftOperand, MAX_SUM_ARGS, MatrixLayout, Packing, Plan, Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
+    LeftOperand, MAX_SUM_ARGS, MatrixLayout, Packing, Plan, Step, StepOp, StorageClass, SubBuffer, VendorCall,
+    VendorContraction,
 };
 
 use super::super::error::PlanError;
@@ -214,7 +215,9 @@ impl CheckedStep<'_> {
     ) -> Result<(), PlanError> {
         let apart = epilogue.filter(|epilogue| epilogue.apart);
         if apart.is_some_and(|epilogue| sums != DType::I32 || epilogue.args.len() > MAX_SUM_ARGS) {
-            return Err(self.parameters("sums lie apart from the result that are none of bytes, or too many operands do"));
+            return Err(
+                self.parameters("sums lie apart from the result that are none of bytes, or too many operands do")
+            );
         }
         let result = if apart.is_some() { self.plan.buffer(c).dtype.storage() } else { sums };
         let operands = a.buffer().map(|a| (left, a)).into_iter().chain([(right, b)]);
@@ -275,7 +278,9 @@ impl CheckedStep<'_> {
         }
         let packed = if call.b_packed { call.elements.packed() } else { None };
         if call.b_packed != packed.is_some() || (call.elements == GemmElements::Bf16 && packed.is_none()) {
-            return Err(self.parameters("the right operand is packed where its elements are not, or not where they are"));
+            return Err(
+                self.parameters("the right operand is packed where its elements are not, or not where they are")
+            );
         }
         if call.elements != GemmElements::F32 && a.prologue().is_some() {
             return Err(self.parameters("a product of other elements than f32 has an operand that is computed"));

@@ -94,9 +94,7 @@ impl Call<'_> {
         }
         let Some(memory) = memory else { return self.check(&signature.parameters) };
         match &signature.parameters[..] {
-            [first, rest @ ..] if (first.dtype, Some(first.span), first.writes) == memory => {
-                self.check(rest)
-            }
+            [first, rest @ ..] if (first.dtype, Some(first.span), first.writes) == memory => self.check(rest),
             _ => Err(self.wrong("it does not take the library's memory for a block".to_owned())),
         }
     }
