@@ -21,7 +21,9 @@ const STAGED_BYTES: usize = 192 * 1024;
 /// Groups of terms that a tile adds up at a time: what sixteen columns of it read stays in the first-level cache.
 const DEPTH: usize = 128;
 /// Of how many weights one may have an excess.
-const EXCESS_SHARE: usize = 7;
+const EXCESS_SHARE: usize = 20;
+/// Fewest columns of staged rows that are worth narrowing a panel of filters.
+const NARROWED_COLS: usize = INTEGER_COLS;
 /// How many times the terms of a convolution of f32 are computed in the same time.
 const SPEED: f64 = 2.0;
 
@@ -297,10 +299,14 @@ impl ByteWork<'_> {
                     }
                     let (y, ldc) = block.place(y.wrapping_add(pixels[0]), plane as isize);
                     for column in columns.clone().step_by(INTEGER_COLS) {
-                        let mut sums = [[0; INTEGER_COLS]; MR];
-                        self.tile(&panel, filters.len(), column, &mut sums);
                         let cols = INTEGER_COLS.min(columns.end - column);
                         let y = y.wrapping_add(self.pixels(column) - pixels[0]);
+                        if t.halo[1] == 0 && cols == INTEGER_COLS {
+                            self.tile(&panel, filters.len(), column, (y, ldc));
+                            continue;
+                        }
+                        let mut sums = [[0; INTEGER_COLS]; MR];
+                        self.tile(&panel, filters.len(), column, (sums.as_mut_ptr().cast(), INTEGER_COLS as isize));
                         for (filter, sums) in sums.iter().enumerate().take(filters.len()) {
                             self.keep(&sums[..cols], column, y.wrapping_offset(filter as isize * ldc));
                         }
@@ -319,7 +325,7 @@ impl ByteWork<'_> {
     unsafe fn panel(&self, filters: Range<usize>) -> FilterPanel {
         let (t, terms) = (self.t, self.t.terms());
         let weights = self.filters.wrapping_add(filters.start * terms);
-        if !self.level.widens() {
+        if !self.level.widens() || self.rows.len() * t.width() < NARROWED_COLS {
             return FilterPanel { weights, ends: None };
         }
         let (mut found, mut ends) = (0, [0; MR]);
@@ -367,11 +373,11 @@ impl ByteWork<'_> {
         }
     }
 
-    /// The sums of the filters of a panel for columns from `column` on.
+    /// The sums of the filters of a panel for [`INTEGER_COLS`] columns from `column` on.
     ///
     /// # Safety
-    /// What they read is staged.
-    unsafe fn tile(&self, panel: &FilterPanel, filters: usize, column: usize, sums: &mut [[i32; INTEGER_COLS]; MR]) {
+    /// What they read is staged, and the sums are writable.
+    unsafe fn tile(&self, panel: &FilterPanel, filters: usize, column: usize, (c, ldc): (*mut i32, isize)) {
         let (t, terms) = (self.t, self.t.terms());
         // SAFETY: `stage` has written them.
         let runs = unsafe { core::slice::from_raw_parts(self.runs.cast_const(), t.taps()) };
@@ -388,8 +394,8 @@ impl ByteWork<'_> {
                 b: b.wrapping_add(quads.start * self.plane() * TERMS),
                 b_step: self.plane(),
                 cols: INTEGER_COLS,
-                c: sums.as_mut_ptr().cast(),
-                ldc: INTEGER_COLS as isize,
+                c,
+                ldc,
                 continued: quads.start > 0,
                 left_signed: true,
                 narrowed: panel.ends.is_some(),
@@ -398,12 +404,12 @@ impl ByteWork<'_> {
             unsafe { self.level.integer_tile(&tile) };
         }
         let mut first = 0;
-        for (end, sums) in panel.ends.iter().flatten().take(filters).zip(sums) {
+        for (filter, end) in panel.ends.iter().flatten().enumerate().take(filters) {
             if first < *end {
                 // SAFETY: so many are found; what they are multiplied with is staged.
                 unsafe {
                     let values = core::slice::from_raw_parts(self.excess.add(first), end - first);
-                    self.level.add_excess(&Excess { values, b, c: sums.as_mut_ptr() });
+                    self.level.add_excess(&Excess { values, b, c: c.wrapping_offset(filter as isize * ldc) });
                 }
             }
             first = *end;

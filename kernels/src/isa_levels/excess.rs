@@ -28,6 +28,7 @@ pub(crate) struct Excess<'a> {
     pub values: &'a [[i32; 2]],
     /// Columns are [`TERMS`] bytes apart.
     pub b: *const u8,
+    /// All of the columns are writable.
     pub c: *mut i32,
 }
 
@@ -69,23 +70,51 @@ pub(super) mod avx2 {
     #[target_feature(enable = "avx2")]
     pub unsafe fn narrowed_row(r: &NarrowedRow) {
         const BYTES: usize = 32;
-        let (zero, ones, most) = (_mm256_setzero_si256(), _mm256_set1_epi8(1), _mm256_set1_epi16(MOST_PAIR));
+        let (most, least) = (_mm256_set1_epi16(MOST_PAIR), _mm256_set1_epi16(-MOST_PAIR));
         let mut done = 0;
         // SAFETY: by the caller's contract.
         unsafe {
             while done + BYTES <= r.terms && *r.found <= r.room {
                 let weights = _mm256_loadu_si256(r.from.add(done).cast());
-                let negative = _mm256_cmpgt_epi8(zero, weights);
-                let above = _mm256_maddubs_epi16(_mm256_andnot_si256(negative, weights), ones);
-                let below = _mm256_maddubs_epi16(_mm256_and_si256(negative, _mm256_abs_epi8(weights)), ones);
-                match _mm256_movemask_epi8(_mm256_cmpgt_epi16(_mm256_max_epi16(above, below), most)) {
-                    0 => _mm256_storeu_si256(r.to.add(done).cast(), weights),
-                    _ => narrow(r, done..done + BYTES),
-                }
+                let x = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(weights));
+                let y = _mm256_srai_epi16::<8>(weights);
+                // What the second of a pair leaves for the first.
+                let kept = _mm256_min_epi16(x, _mm256_sub_epi16(most, y));
+                let kept = _mm256_max_epi16(kept, _mm256_sub_epi16(least, y));
+                let pair = _mm256_blendv_epi8(kept, weights, _mm256_set1_epi16(-256));
+                _mm256_storeu_si256(r.to.add(done).cast(), pair);
+                let beyond = _mm256_sub_epi16(x, kept);
+                let equal = _mm256_movemask_epi8(_mm256_cmpeq_epi16(beyond, _mm256_setzero_si256()));
+                list(r, done, !equal as u32, beyond);
                 done += BYTES;
             }
             if *r.found <= r.room {
                 narrow(r, done..r.terms);
+            }
+        }
+    }
+
+    /// Lists what pairs of weights from `first` on have beyond their narrowed ones; there are two bits for a pair that has any.
+    ///
+    /// # Safety
+    /// As [`narrowed_row`].
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn list(r: &NarrowedRow, first: usize, mut pairs: u32, beyond: __m256i) {
+        if pairs == 0 {
+            return;
+        }
+        let mut values = [0i16; 16];
+        // SAFETY: the list has room for as many as it says.
+        unsafe {
+            _mm256_storeu_si256(values.as_mut_ptr().cast(), beyond);
+            while pairs != 0 {
+                let at = pairs.trailing_zeros() as usize;
+                if *r.found < r.room {
+                    *r.excess.add(*r.found) = [(first + at) as i32, i32::from(values[at / 2])];
+                }
+                *r.found += 1;
+                pairs &= !(3 << at);
             }
         }
     }
