@@ -43,18 +43,27 @@ fn table(f: &ScalarFn, x: &TensorData, y: &DenseType) -> Option<TensorData> {
     if !is_table(f) {
         return None;
     }
-    let size = y.dtype.size();
-    let entry = |byte: u8| {
-        let result = f.eval(&[Scalar { dtype: f.inputs[0], bits: u64::from(byte) }], &[]);
-        result[0].bits.to_le_bytes()
-    };
-    let entries: Vec<[u8; 8]> = (0..=u8::MAX).map(entry).collect();
+    let entry = |byte: u8| f.eval(&[Scalar { dtype: f.inputs[0], bits: u64::from(byte) }], &[])[0].bits;
+    let entries: Vec<u64> = (0..=u8::MAX).map(entry).collect();
     let x = x.content().whole().ok()?;
-    filled(y, |memory| {
-        for (to, byte) in memory.chunks_exact_mut(size).zip(x.iter()) {
-            to.copy_from_slice(&entries[usize::from(*byte)][..size]);
-        }
+    filled(y, |memory| match y.dtype.size() {
+        1 => looked_up::<1>(&entries, &x, memory),
+        2 => looked_up::<2>(&entries, &x, memory),
+        4 => looked_up::<4>(&entries, &x, memory),
+        _ => looked_up::<8>(&entries, &x, memory),
     })
+}
+
+/// Writes the first bytes of the entry of each byte.
+fn looked_up<const SIZE: usize>(entries: &[u64], x: &[u8], memory: &mut [u8]) {
+    let first = |entry: &u64| -> [u8; SIZE] {
+        let bytes = entry.to_le_bytes();
+        core::array::from_fn(|i| bytes[i])
+    };
+    let entries: Vec<[u8; SIZE]> = entries.iter().map(first).collect();
+    for (to, byte) in memory.as_chunks_mut::<SIZE>().0.iter_mut().zip(x) {
+        *to = entries[usize::from(*byte)];
+    }
 }
 
 /// Whether a reduction adds bytes, widened to i32.
