@@ -352,7 +352,10 @@ impl Divider {
         let model = part.model;
         for _ in 0..MAX_ATTEMPTS {
             let variants = variants::compile(part, &self.shared)?;
-            let shape = common_shape(&variants).cloned();
+            // Each shape may take branches of its own, of which nothing is seen from outside of a model that is no parts.
+            let is_whole = part.is_first() && variants.iter().all(|variant| variant.shape.is_last());
+            let common = if is_whole { Some(&variants[0].shape) } else { common_shape(&variants) };
+            let shape = common.cloned();
             if model.has_branches() && shape.as_ref().is_none_or(|shape| !shape.is_last()) {
                 return Err(Error::Parts { model: model.graph().name.to_string() });
             }
