@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tensorc_frontend::onnx::{ImportOptions, ImportedValue, OnnxError, import};
+use tensorc_frontend::onnx::{Decision, ImportOptions, ImportedValue, OnnxError, import};
 use tensorc_ir::diag::Result as TypeResult;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::{DenseType, Extents, TensorData};
@@ -162,6 +162,12 @@ impl Branches {
     /// As [`Branches::hosted`], the graph alone.
     pub fn hosted_graph(&self, compiler: &Compiler) -> Result<Graph, Error> {
         Ok(self.hosted(compiler)?.graph().clone())
+    }
+
+    /// As [`Branches::hosted_graph`], without the branches that conditions decide for all inputs.
+    pub fn hosted_where(&self, compiler: &Compiler, decision: &Decision<'_>) -> Result<Graph, Error> {
+        let options = ImportOptions { hosted: true, decision: Some(decision), ..ImportOptions::default() };
+        self.file.import(compiler, options)
     }
 
     /// The graph for inputs of these types: whole if they decide it, else with branches and loops for the host.

@@ -3,9 +3,11 @@
 use std::cell::Cell;
 
 use tensorc_abi::content::Place;
+use tensorc_ir::graph::Value;
 use tensorc_ir::op::OpRef;
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::{DType, TensorData};
+use tensorc_passes::parts::Required;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::ArraySpace;
 
@@ -52,6 +54,26 @@ impl ProgramKey {
     /// What code for a device is for: a driver's device, or processors.
     pub fn device(&mut self, space: &ArraySpace, device: Device) {
         self.number(if space.is_driven(device) { u64::from(device.id) + 1 } else { 0 });
+    }
+
+    /// What parts have whatever numbers tell.
+    pub fn required(&mut self, required: &Required) {
+        let Required { inputs, outputs, given, hosts, deciding } = required;
+        for values in [inputs, outputs, deciding] {
+            self.number(values.len() as u64);
+            values.iter().for_each(|v| self.value(*v));
+        }
+        self.number(hosts.len() as u64);
+        hosts.iter().for_each(|node| self.number(node.0.into()));
+        self.number(given.len() as u64);
+        for ((node, position), v) in given {
+            [node.0.into(), *position as u64].into_iter().for_each(|n| self.number(n));
+            self.value(*v);
+        }
+    }
+
+    fn value(&mut self, v: Value) {
+        [v.node.0.into(), v.port.into()].into_iter().for_each(|n| self.number(n));
     }
 
     /// Bytes, with their number.

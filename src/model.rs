@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tensorc_frontend::onnx::Decision;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, TensorData, TensorType};
 use tensorc_passes::parts::Facts;
@@ -130,10 +131,11 @@ impl Model {
         }
     }
 
-    /// The model for inputs of any types, whose branches and loops belong to the host, if it is imported for types of inputs.
-    pub(crate) fn by_host(&self) -> Option<Result<Model, Error>> {
+    /// The model whose branches and loops belong to the host, if it is imported for types of inputs; without branches of which
+    /// `decision` tells that inputs take all the same one.
+    pub(crate) fn by_host(&self, decision: &Decision<'_>) -> Option<Result<Model, Error>> {
         let Some((Open::Branches(branches), _)) = &self.open else { return None };
-        let graph = branches.hosted_graph(&self.compiler);
+        let graph = branches.hosted_where(&self.compiler, decision);
         Some(graph.map(|graph| Model::new(self.compiler.clone(), graph)))
     }
 

@@ -355,7 +355,8 @@ impl<'a> Work<'a> {
     /// What tells the template with the given numbers at the places `closed` from others.
     fn key(&self, closed: &[Place]) -> Option<ProgramKey> {
         let mut key = ProgramKey::of("");
-        [self.facts.sources.len(), self.facts.inputs.len()].into_iter().for_each(|n| key.number(n as u64));
+        key.number(self.facts.sources.len() as u64);
+        key.required(&self.facts.required);
         self.request().class().for_each(|n| key.number(n));
         for (source, position) in closed.iter().copied() {
             [source as u64, position as u64].into_iter().for_each(|n| key.number(n));

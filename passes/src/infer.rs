@@ -36,26 +36,44 @@ impl Pass for InferTypes {
 /// replaced by their results on the way, and what is computed for operands that must be known by constants. Returns
 /// whether anything was learnt.
 pub fn infer_graph(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
-    infer_assuming(graph, registry, static_bytes, &BTreeMap::new())
+    infer_assuming(graph, registry, static_bytes, &Assumptions::default())
 }
 
-/// As [`infer_graph`], with values that nothing in the graph tells.
+/// What inference assumes beside what the graph tells.
+#[derive(Default)]
+pub(crate) struct Assumptions {
+    /// Elements of values.
+    pub elements: BTreeMap<Value, TensorData>,
+    /// Values that are taken as unknown, unless `elements` has them.
+    pub withheld: BTreeSet<Value>,
+    /// Whether nodes stay in the graph when nothing uses them any more.
+    pub keeps_unused: bool,
+}
+
+impl Assumptions {
+    /// What is known at compile time on these assumptions.
+    pub fn values<'r>(&self, registry: &'r Registry, static_bytes: u64) -> StaticValues<'r> {
+        StaticValues::new(registry, static_bytes).assuming(&self.elements).withholding(&self.withheld)
+    }
+}
+
+/// As [`infer_graph`], on assumptions.
 pub(crate) fn infer_assuming(
     graph: &mut Graph,
     registry: &Registry,
     static_bytes: u64,
-    assumed: &BTreeMap<Value, TensorData>,
+    assumed: &Assumptions,
 ) -> Result<bool> {
     let mut any = graph.change_bodies(&mut |body| infer_graph(body, registry, static_bytes))?;
     loop {
-        let values = StaticValues::new(registry, static_bytes).assuming(assumed);
+        let values = assumed.values(registry, static_bytes);
         any |= fixpoint(graph, &values)?;
         representable(graph)?;
         values.learned();
         let evaluated = evaluate_host(graph, registry, &values)?;
         let stated = state_operands(graph, &values);
         any |= !stated.is_empty();
-        for node in evaluated.iter().chain(&stated) {
+        for node in evaluated.iter().chain(&stated).filter(|_| !assumed.keeps_unused) {
             graph.remove_if_dead(*node);
         }
         if evaluated.is_empty() {
@@ -179,7 +197,7 @@ fn evaluate_host(graph: &mut Graph, registry: &Registry, values: &StaticValues<'
     for node in graph.order() {
         let host = matches!(&graph.node(node).kind, NodeKind::Op(op) if matches!(op.def.compute, Compute::Host(_)));
         let used = !graph.uses(node).is_empty() || graph.is_root(node);
-        if !host || !used {
+        if !host || !used || results(graph, node).any(|v| values.withholds(v)) {
             continue;
         }
         let operands = graph.operands(node);

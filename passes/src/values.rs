@@ -31,18 +31,31 @@ pub struct StaticValues<'r> {
     facts: Cell<u64>,
     memo: RefCell<BTreeMap<Value, KnownValues>>,
     assumed: BTreeMap<Value, TensorData>,
+    withheld: BTreeSet<Value>,
 }
 
 impl<'r> StaticValues<'r> {
     /// `limit` bounds the bytes of each tensor that is evaluated.
     pub fn new(registry: &'r Registry, limit: u64) -> StaticValues<'r> {
-        StaticValues { registry, limit, facts: Cell::new(0), memo: RefCell::default(), assumed: BTreeMap::new() }
+        let (assumed, withheld) = (BTreeMap::new(), BTreeSet::new());
+        StaticValues { registry, limit, facts: Cell::new(0), memo: RefCell::default(), assumed, withheld }
     }
 
     /// With values that nothing in the graph tells.
     #[must_use]
     pub fn assuming(self, assumed: &BTreeMap<Value, TensorData>) -> StaticValues<'r> {
         StaticValues { assumed: assumed.clone(), ..self }
+    }
+
+    /// Without values of which nothing is told but what is assumed.
+    #[must_use]
+    pub fn withholding(self, withheld: &BTreeSet<Value>) -> StaticValues<'r> {
+        StaticValues { withheld: withheld.clone(), ..self }
+    }
+
+    /// Whether nothing is told of a value.
+    pub fn withholds(&self, v: Value) -> bool {
+        self.withheld.contains(&v) && !self.assumed.contains_key(&v)
     }
 
     /// Tells that types became better known, so that open questions are worth asking again.
@@ -54,6 +67,9 @@ impl<'r> StaticValues<'r> {
     pub fn get(&self, graph: &Graph, v: Value) -> Option<TensorData> {
         if let Some(data) = self.stated(graph, v) {
             return Some(data.clone());
+        }
+        if self.withholds(v) {
+            return None;
         }
         let mut stack = vec![(v.node, false)];
         let mut entered = BTreeSet::new();
@@ -89,7 +105,7 @@ impl<'r> StaticValues<'r> {
         if let Some(data) = self.stated(graph, v) {
             return Some(data.clone());
         }
-        match self.memo.borrow().get(&v) {
+        match self.memo.borrow().get(&v).filter(|_| !self.withholds(v)) {
             Some(KnownValues::Value(data)) => Some(data.clone()),
             _ => None,
         }
@@ -123,7 +139,10 @@ impl<'r> StaticValues<'r> {
 
     fn evaluate(&self, graph: &Graph, node: NodeId) {
         let args = graph.args(node);
-        let never = |v: &Value| matches!(self.memo.borrow().get(v), Some(KnownValues::Never)) || !self.small(graph, *v);
+        let never = |v: &Value| {
+            let known = matches!(self.memo.borrow().get(v), Some(KnownValues::Never));
+            known || self.withholds(*v) || !self.small(graph, *v)
+        };
         let settled = |v: &Value| never(v) || self.known(graph, *v).is_some();
         let outputs: Option<Vec<DenseType>> = results(graph, node).map(|v| graph.resolved(v).dense()).collect();
         let computed = match &graph.node(node).kind {

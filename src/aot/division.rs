@@ -11,8 +11,10 @@ use tensorc_ir::{DType, DenseType, Extent};
 use tensorc_passes::parts::{Facts, HostCall, HostOperand, MAX_EXTENT, PartShape, ShapeSource, SourceKind, next_part};
 use tensorc_passes::template::{Place, Template};
 
+use super::common::{check_types, common_shape, divided_differently};
 use super::constants::Constants;
 use super::cover::{OpenTypes, Ranges};
+use super::decided::holds_for_all;
 use super::elements::find_ranges;
 use super::flows::{FlowRequest, HostedBodies};
 use super::variants::{self, Variant};
@@ -22,6 +24,9 @@ use crate::compile::Report;
 use crate::error::Error;
 use crate::model::Model;
 use crate::templates::OpenModel;
+
+/// How often a part is compiled until it is the same for all numbers.
+const MAX_ATTEMPTS: usize = 16;
 
 /// Where a number comes from that decides shapes.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +109,7 @@ impl<'a> PartRequest<'a> {
             error => error,
         })?;
         let facts = match self.is_first() {
-            true => Facts::of_inputs(&graph, types),
+            true => Facts { required: self.facts.required.clone(), ..Facts::of_inputs(&graph, types) },
             false => self.facts(types),
         };
         let shape = next_part(&mut graph, self.model.compiler().typing(), &facts)?;
@@ -240,9 +245,9 @@ impl Division {
         let mut divider = Divider::default();
         let division = match divider.divide(hosted.as_ref().unwrap_or(model), request, true) {
             Err(error @ Error::Parts { .. }) => {
-                let Some(hosted) = model.by_host().filter(|_| request.gpu.is_none()) else { return Err(error) };
+                let Some(hosted) = by_host(model, request)? else { return Err(error) };
                 divider = Divider::default();
-                divider.divide(&hosted?, request, true)?
+                divider.divide(&hosted, request, true)?
             }
             made => made?,
         };
@@ -275,10 +280,19 @@ fn hosted_model(model: &Model, request: &AotRequest) -> Result<Option<Model>, Er
     let first = PartRequest::first(model, request, true)?;
     for types in first.types.corners(&first.ranges) {
         if !first.typed(&types)?.1.is_last() {
-            return model.by_host().transpose();
+            return by_host(model, request);
         }
     }
     Ok(None)
+}
+
+/// The model with branches and loops for the host, but for branches that all shapes of the request take alike.
+fn by_host(model: &Model, request: &AotRequest) -> Result<Option<Model>, Error> {
+    if request.gpu.is_some() {
+        return Ok(None);
+    }
+    let first = PartRequest::first(model, request, true)?;
+    model.by_host(&|graph, condition| holds_for_all(&first, graph, condition)).transpose()
 }
 
 /// Compiles a model, and the bodies of its branches and loops.
@@ -298,21 +312,7 @@ impl Divider {
         let mut part = PartRequest::first(model, request, refuses)?;
         let (mut parts, mut most, mut flows) = (vec![], most_of_inputs(&part), BTreeMap::new());
         loop {
-            let mut variants = variants::compile(&part, &self.shared)?;
-            if common_shape(&variants).is_none() {
-                // What is a constant for some numbers is a value for others.
-                part.facts.given = variants.iter().flat_map(|variant| host_values(&variant.shape)).collect();
-                variants = variants::compile(&part, &self.shared)?;
-            }
-            let common = common_shape(&variants).cloned();
-            if model.has_branches() && common.as_ref().is_none_or(|shape| !shape.is_last()) {
-                return Err(Error::Parts { model: model.graph().name.to_string() });
-            }
-            let Some(shape) = common else {
-                let why =
-                    "is divided differently for different shapes, which an artifact is not; fix some with --shape";
-                return Err(Error::Artifact(format!("model `{}` {why}", model.graph().name)));
-            };
+            let (variants, shape) = self.variants_of(&mut part)?;
             for (i, v) in shape.outputs.iter().enumerate() {
                 most.insert(*v, most_of_output(&variants, i));
             }
@@ -343,6 +343,36 @@ impl Divider {
     }
 }
 
+impl Divider {
+    /// The variants of a part, and its shape, which all of them have.
+    ///
+    /// # Errors
+    /// As [`Division::compile`].
+    fn variants_of(&self, part: &mut PartRequest<'_>) -> Result<(Vec<Variant>, PartShape), Error> {
+        let model = part.model;
+        for _ in 0..MAX_ATTEMPTS {
+            let variants = variants::compile(part, &self.shared)?;
+            // Each shape may take branches of its own, of which nothing is seen from outside of a model that is no parts.
+            let is_whole = part.is_first() && variants.iter().all(|variant| variant.shape.is_last());
+            let common = if is_whole { Some(&variants[0].shape) } else { common_shape(&variants) };
+            let shape = common.cloned();
+            if model.has_branches() && shape.as_ref().is_none_or(|shape| !shape.is_last()) {
+                return Err(Error::Parts { model: model.graph().name.to_string() });
+            }
+            if let Some(shape) = shape {
+                check_types(part, &variants)?;
+                return Ok((variants, shape));
+            }
+            let shapes = variants.iter().map(|variant| &variant.shape);
+            if !part.facts.required.reconcile(model.graph(), shapes) {
+                return Err(divided_differently(part, &variants));
+            }
+            model.compiler().progress("the same parts for all shapes");
+        }
+        Err(Error::Internal(format!("model `{}` has no common parts for its shapes", model.graph().name)))
+    }
+}
+
 fn check_ranges(request: &AotRequest) -> Result<(), Error> {
     for (name, range) in &request.ranges {
         let why = match range {
@@ -359,8 +389,7 @@ fn check_ranges(request: &AotRequest) -> Result<(), Error> {
 
 /// What is known behind a part.
 fn follow(part: &mut PartRequest<'_>, shape: &PartShape, most: &BTreeMap<Value, Most>) -> Result<(), Error> {
-    part.facts.inputs.clear();
-    part.facts.given.clear();
+    part.facts.required = part.facts.required.after();
     part.refuses = false;
     part.facts.available.extend(&shape.outputs);
     part.facts.available.extend(most.keys());
@@ -382,39 +411,11 @@ fn follow(part: &mut PartRequest<'_>, shape: &PartShape, most: &BTreeMap<Value, 
     find_ranges(part, &elements)?;
     // What is empty reads less.
     let greatest: Vec<u64> = part.ranges.iter().map(|range| range.last).collect();
-    part.facts.inputs = match part.typed(&part.types.at(&greatest)) {
+    part.facts.required.inputs = match part.typed(&part.types.at(&greatest)) {
         Ok((_, shape)) => shape.inputs.into_iter().collect(),
         Err(_) => BTreeSet::new(),
     };
     Ok(())
-}
-
-/// Operands of the host that are values, by node and position.
-fn host_values(shape: &PartShape) -> impl Iterator<Item = ((NodeId, usize), Value)> {
-    let values = |call: &HostCall| {
-        let value = |(i, operand): (usize, &Option<HostOperand>)| match operand {
-            Some(HostOperand::Value(v)) => Some(((call.node, i), *v)),
-            _ => None,
-        };
-        call.operands.iter().enumerate().filter_map(value).collect::<Vec<_>>()
-    };
-    shape.hosts.iter().flat_map(values)
-}
-
-/// What all variants of a part read and give, if that is the same; of shapes that the host computes, what any of them leaves open.
-fn common_shape(variants: &[Variant]) -> Option<&PartShape> {
-    let open = |shape: &PartShape| shape.sources.iter().map(|source| source.open_positions().len()).sum::<usize>();
-    let common = variants.iter().map(|variant| &variant.shape).max_by_key(|shape| open(shape))?;
-    let same = |other: &PartShape| {
-        let like = |(a, b): (&ShapeSource, &ShapeSource)| {
-            (a.value, a.kind, a.numbers.rank()) == (b.value, b.kind, b.numbers.rank())
-                && b.open_positions().iter().all(|position| a.open_positions().contains(position))
-        };
-        (&common.inputs, &common.outputs, &common.hosts) == (&other.inputs, &other.outputs, &other.hosts)
-            && common.sources.len() == other.sources.len()
-            && common.sources.iter().zip(&other.sources).all(like)
-    };
-    variants.iter().all(|variant| same(&variant.shape)).then_some(common)
 }
 
 fn most_of_inputs(part: &PartRequest<'_>) -> BTreeMap<Value, Most> {

@@ -1,14 +1,16 @@
 //! Ahead of time: a model becomes an object file, a library or a program (`docs/aot.md`).
 //!
-//! A [`AotRequest`] names the shapes. A model whose shapes depend on values becomes several parts (`division`, `elements`), which `parts_image` joins; branches and loops between them that the host runs have bodies that are models of their own (`flows`). `cover` finds plans for all of them, *variants*: few that hold for many shapes (`open`), others
+//! A [`AotRequest`] names the shapes. A model whose shapes depend on values becomes several parts (`division`, `elements`), the same for all shapes (`common`), which `parts_image` joins; branches and loops between them that the host runs have bodies that are models of their own (`flows`); branches that all shapes take alike are none (`decided`). `cover` finds plans for all of them, *variants*: few that hold for many shapes (`open`), others
 //! for one. `variants` compiles them, `constants` has their constants in memory once, `weights` lays their weights into one block,
 //! `image` writes plans as tables, `region` those for many shapes with the program that changes them for a shape (`plan_numbers`, `sizes`), and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
 //! GPU. `header`, `bindings` and `describe` describe the result, `link` makes libraries and programs with the linker of the
 //! C compiler.
 
 pub mod bindings;
+mod common;
 mod constants;
 mod cover;
+mod decided;
 mod describe;
 mod division;
 mod elements;

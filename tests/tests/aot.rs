@@ -2,6 +2,7 @@
 
 mod builds;
 mod damage;
+mod divided;
 mod driver;
 mod embed;
 mod gpu;

@@ -29,6 +29,20 @@ struct Selected {
 }
 
 impl Importer<'_> {
+    /// Whether the condition of an `If` holds, if that is known.
+    fn holds(&mut self, condition: &str) -> Result<Option<bool>, OnnxError> {
+        if let Some(value) = self.analyse(condition)?.value.and_then(|v| v.item()) {
+            return Ok(Some(value.as_i64() != 0));
+        }
+        match (self.options.decision, self.tensor(condition)) {
+            (Some(decision), Some(value)) if self.outer.is_empty() => {
+                self.files.budget.take_analysis(self.graph.node_count() as u64)?;
+                Ok(decision(&self.graph, value))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Imports an `If`; the inner error lists what is not supported.
     pub(super) fn if_node(
         &mut self,
@@ -45,8 +59,8 @@ impl Importer<'_> {
         }
         let condition = node.input.first().cloned().unwrap_or_default();
         self.lookup(&condition)?;
-        if let Some(value) = self.analyse(&condition)?.value.and_then(|v| v.item()) {
-            let taken = if value.as_i64() != 0 { then } else { otherwise };
+        if let Some(holds) = self.holds(&condition)? {
+            let taken = if holds { then } else { otherwise };
             let results = self.inline(taken, &[], opsets, label)?;
             for (output, result) in node.output.iter().zip(&results).filter(|(o, _)| !o.is_empty()) {
                 let meaning = self.meaning(result)?;

@@ -56,6 +56,10 @@ pub struct ImportedValue {
 /// Finds out about one value of an incomplete graph.
 pub type Analysis<'a> = dyn Fn(&Graph, Value) -> ImportedValue + 'a;
 
+/// Tells of the condition of an `If`, a value of an incomplete graph, whether it holds for all inputs; `None` if it holds for some of
+/// them only, or that is not known.
+pub type Decision<'a> = dyn Fn(&Graph, Value) -> Option<bool> + 'a;
+
 /// What is fixed when a model is imported.
 #[derive(Clone, Copy, Default)]
 pub struct ImportOptions<'a> {
@@ -71,6 +75,8 @@ pub struct ImportOptions<'a> {
     /// Inference with constant folding, to decide the conditions of `If`. Without it only
     /// constants in the model are known.
     pub analysis: Option<&'a Analysis<'a>>,
+    /// Asked of conditions of the main graph of which nothing else tells whether they hold.
+    pub decision: Option<&'a Decision<'a>>,
     /// Whether the host runs branches and loops of which too little is known: each body is compiled by itself, when it comes up.
     pub hosted: bool,
     /// Whether a loop that cannot stay one is undecided if its copies are long.
@@ -246,7 +252,7 @@ impl Importer<'_> {
     }
 
     /// The tensor that a name is known to stand for.
-    fn tensor(&self, name: &str) -> Option<Value> {
+    pub(super) fn tensor(&self, name: &str) -> Option<Value> {
         self.values.get(name).and_then(Meaning::tensor)
     }
 

@@ -50,7 +50,7 @@ mod writer;
 
 pub use error::OnnxError;
 pub use files::ReadOptions;
-pub use import::{Analysis, ImportOptions, Imported, ImportedValue, import, signature};
+pub use import::{Analysis, Decision, ImportOptions, Imported, ImportedValue, import, signature};
 pub use limits::ImportLimits;
 pub use lists::{ListInput, list_inputs};
 pub use load::OnnxModel;

@@ -53,12 +53,17 @@ impl Cut<'_> {
                 outputs.push(v);
             }
         }
-        let given =
-            facts.given.iter().filter(|((node, _), v)| frontier.hosts.contains(node) && !facts.available.contains(v));
-        for (_, v) in given {
+        let required = &facts.required;
+        let given = required.given.iter().filter(|((node, _), _)| frontier.hosts.contains(node)).map(|(_, v)| v);
+        let typed = |v: &&Value| self.is_due(v) && graph.contains(v.node) && graph.dense(**v).is_ok();
+        for v in given.chain(required.outputs.iter().filter(typed)).filter(|v| !facts.available.contains(v)) {
             if !outputs.contains(v) {
                 outputs.push(*v);
             }
+        }
+        if !required.is_empty() {
+            // Each of the graphs that are to have the same parts may compute them in an order of its own.
+            outputs.sort_unstable();
         }
         let inputs = match facts.is_first(graph) {
             true => inputs(graph).collect(),
@@ -73,7 +78,9 @@ impl Cut<'_> {
         let mut read: BTreeSet<Value> = self.reached(outputs).into_iter().filter(|v| self.at_hand(v)).collect();
         let nodes: BTreeSet<NodeId> = self.graph.node_ids().into_iter().collect();
         // Typing removes nodes of which it knows the elements.
-        read.extend(self.facts.inputs.iter().filter(|v| nodes.contains(&v.node) && self.graph.dense(**v).is_ok()));
+        read.extend(
+            self.facts.required.inputs.iter().filter(|v| nodes.contains(&v.node) && self.graph.dense(**v).is_ok()),
+        );
         read
     }
 
@@ -82,8 +89,12 @@ impl Cut<'_> {
         if let Some(i) = self.wanted.iter().position(|w| *w == v) {
             return self.graph.outputs()[i].1;
         }
-        let given =
-            self.facts.given.iter().find(|((node, _), given)| **given == v && self.frontier.hosts.contains(node));
+        let given = self
+            .facts
+            .required
+            .given
+            .iter()
+            .find(|((node, _), given)| **given == v && self.frontier.hosts.contains(node));
         let operand =
             given.and_then(|((node, position), _)| self.graph.operands(*node).get(*position).copied().flatten());
         operand.unwrap_or(v)

@@ -1,6 +1,6 @@
 //! How far a graph is typed, and what must become known for more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::dim::Origin;
@@ -8,7 +8,8 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::Compute;
 use tensorc_ir::{DenseType, Dim, Extent, Shape, TensorData};
 
-use super::{HALF, ShapeSource, SourceKind, Typing, are_bits};
+use super::{HALF, Required, ShapeSource, SourceKind, Typing, are_bits};
+use crate::infer::Assumptions;
 use crate::results::{result_types, results};
 use crate::values::StaticValues;
 
@@ -22,8 +23,8 @@ const MAX_FOLLOWED_ELEMENTS: u64 = 64;
 pub struct Known {
     /// Operators of the host whose results have extents.
     pub hosts: BTreeSet<NodeId>,
-    /// Elements that may depend on symbols.
-    pub elements: BTreeMap<Value, TensorData>,
+    /// What is assumed of values: elements that may depend on symbols.
+    pub assumed: Assumptions,
 }
 
 impl Known {
@@ -42,13 +43,13 @@ impl Known {
                 self.declare(graph, source, numbers)?;
                 Ok(self.hosts.insert(v.node))
             }
-            SourceKind::Elements if frontier.deciding.contains(&v) && !self.elements.contains_key(&v) => {
+            SourceKind::Elements if frontier.deciding.contains(&v) && !self.assumed.elements.contains_key(&v) => {
                 let data = elements(graph.dense(v)?, numbers);
                 let data = data.ok_or_else(|| {
                     let why = "the elements that decide shapes are not as many as the tensor has";
                     Diagnostic::new(DiagnosticCode::TypeConflict, why).at(&graph.node(v.node).name)
                 })?;
-                Ok(self.elements.insert(v, data).is_none())
+                Ok(self.assumed.elements.insert(v, data).is_none())
             }
             SourceKind::Result | SourceKind::Elements => Ok(false),
         }
@@ -101,11 +102,11 @@ enum Obstacle {
 }
 
 impl Frontier {
-    pub fn of(graph: &Graph, typing: Typing<'_>, known: &Known) -> Result<Frontier> {
-        let values = StaticValues::new(typing.registry, typing.static_bytes).assuming(&known.elements);
+    pub fn of(graph: &Graph, typing: Typing<'_>, known: &Known, required: &Required) -> Result<Frontier> {
+        let values = known.assumed.values(typing.registry, typing.static_bytes);
         let (mut found, mut cause) = (Frontier::default(), None);
         let live = graph.live();
-        for node in graph.order().into_iter().filter(|n| live.contains(n)) {
+        for node in graph.order().into_iter().filter(|n| live.contains(n) || required.hosts.contains(n)) {
             if graph.args(node).iter().any(|v| found.unresolved.contains(&v.node)) {
                 found.unresolved.insert(node);
                 continue;
@@ -121,6 +122,14 @@ impl Frontier {
                 }
                 Obstacle::Type => cause = cause.or(Some(node)),
             }
+        }
+        let is_due = |v: &&Value| !found.unresolved.contains(&v.node) && !known.assumed.elements.contains_key(v);
+        for v in required.deciding.iter().filter(|v| graph.contains(v.node)).filter(is_due) {
+            found.deciding.extend(graph.dense(*v).is_ok().then_some(*v));
+        }
+        if !required.is_empty() {
+            // Graphs that are to have the same parts may have operators in an order of their own.
+            found.hosts.sort_unstable();
         }
         let moves = !found.hosts.is_empty() || !found.deciding.is_empty();
         let unbound = |n: &NodeId| matches!(graph.node(*n).kind, NodeKind::Input);
@@ -147,7 +156,8 @@ impl Frontier {
             if values.get(graph, v).is_some() {
                 continue;
             }
-            let arithmetic = matches!(&graph.node(v.node).kind, NodeKind::Op(op)
+            let arithmetic = !values.withholds(v)
+                && matches!(&graph.node(v.node).kind, NodeKind::Op(op)
                 if !matches!(op.def.compute, Compute::Host(_))
                     && results(graph, v.node).chain(graph.args(v.node)).all(|v| is_small_integer(graph, v, typing)));
             match arithmetic {
@@ -156,8 +166,9 @@ impl Frontier {
             }
         }
         // What does not follow from its integers is taken as it is.
-        let own = if roots.iter().all(|v| known.elements.contains_key(v)) { BTreeSet::from([v]) } else { roots };
-        for v in own.into_iter().filter(|v| !known.elements.contains_key(v)) {
+        let elements = &known.assumed.elements;
+        let own = if roots.iter().all(|v| elements.contains_key(v)) { BTreeSet::from([v]) } else { roots };
+        for v in own.into_iter().filter(|v| !elements.contains_key(v)) {
             let ty = graph.dense(v)?;
             if ty.dims.is_open() || ty.len() > MAX_DECIDING_ELEMENTS {
                 let why =

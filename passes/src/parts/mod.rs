@@ -6,6 +6,7 @@
 
 mod cut;
 mod frontier;
+mod required;
 mod run;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use self::frontier::{Frontier, Known};
 use crate::infer::infer_assuming;
 use crate::results::results;
 
+pub use self::required::Required;
 pub use self::run::{PartsRun, RunFlow};
 
 /// Bits of half of a float.
@@ -151,18 +153,15 @@ pub struct Facts {
     pub types: Vec<DenseType>,
     /// Values that are computed already, and the inputs of the graph.
     pub available: BTreeSet<Value>,
-    /// Of these, inputs that the next part has whether it needs them or not: which it needs may depend on numbers.
-    pub inputs: BTreeSet<Value>,
-    /// Operands of the host, by node and position, that are results of parts even where numbers make constants of them.
-    pub given: BTreeMap<(NodeId, usize), Value>,
+    /// What parts have whatever these tell.
+    pub required: Required,
 }
 
 impl Facts {
     /// What types of the inputs tell, in signature order.
     pub fn of_inputs(graph: &Graph, types: &[DenseType]) -> Facts {
         let sources = inputs(graph).map(|v| ShapeSource::input(graph, v)).collect();
-        let (available, inputs) = (inputs(graph).collect(), BTreeSet::new());
-        Facts { sources, types: types.to_vec(), available, inputs, given: BTreeMap::new() }
+        Facts { sources, types: types.to_vec(), available: inputs(graph).collect(), required: Required::default() }
     }
 
     /// What a graph tells of its inputs, if open numbers may be any from 2; `None` if the rank or the type of one is not known.
@@ -295,15 +294,16 @@ impl HostCall {
     }
 
     fn of(graph: &Graph, node: NodeId, facts: &Facts) -> HostCall {
-        let operand = |(position, v): (usize, Value)| match (graph.constant(v), facts.given.get(&(node, position))) {
-            (Some(data), None) => {
-                // The host takes numbers, on which the part depends then.
-                data.content();
-                HostOperand::Constant(data.clone())
-            }
-            (Some(_), Some(given)) => HostOperand::Value(*given),
-            (None, _) => HostOperand::Value(v),
-        };
+        let operand =
+            |(position, v): (usize, Value)| match (graph.constant(v), facts.required.given.get(&(node, position))) {
+                (Some(data), None) => {
+                    // The host takes numbers, on which the part depends then.
+                    data.content();
+                    HostOperand::Constant(data.clone())
+                }
+                (Some(_), Some(given)) => HostOperand::Value(*given),
+                (None, _) => HostOperand::Value(v),
+            };
         let operands = graph.operands(node).into_iter().enumerate();
         HostCall { node, operands: operands.map(|(position, v)| v.map(|v| operand((position, v)))).collect() }
     }
@@ -317,10 +317,10 @@ impl HostCall {
 /// updates or two phases.
 pub fn next_part(graph: &mut Graph, typing: Typing<'_>, facts: &Facts) -> Result<PartShape> {
     let wanted: Vec<Value> = graph.outputs().iter().map(|(_, v)| *v).collect();
-    let mut known = Known::default();
+    let mut known = Known { assumed: facts.required.assumptions(graph), ..Known::default() };
     let frontier = loop {
-        infer_assuming(graph, typing.registry, typing.static_bytes, &known.elements)?;
-        let frontier = Frontier::of(graph, typing, &known)?;
+        infer_assuming(graph, typing.registry, typing.static_bytes, &known.assumed)?;
+        let frontier = Frontier::of(graph, typing, &known, &facts.required)?;
         let mut further = false;
         for (source, numbers) in facts.sources.iter().zip(&facts.types) {
             further |= known.add(graph, source, numbers, &frontier)?;

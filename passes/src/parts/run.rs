@@ -1,6 +1,6 @@
 //! What is known in the course of a run of parts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tensorc_ir::TensorData;
 use tensorc_ir::diag::{self, Diagnostic, DiagnosticCode};
@@ -9,7 +9,7 @@ use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::interp::eval_node;
 use tensorc_ir::op::Registry;
 
-use super::{Facts, HostCall, HostOperand, PartShape, ShapeSource, inputs};
+use super::{Facts, HostCall, HostOperand, PartShape, Required, ShapeSource, inputs};
 use crate::results::results;
 
 /// Runs a branch or loop, that of the node, on its operands.
@@ -83,7 +83,7 @@ impl<'g> PartsRun<'g> {
         let numbers = |source: &ShapeSource| Ok(source.numbers_in(&self.value(source.value)?));
         let types = self.sources.iter().map(numbers).collect::<diag::Result<_>>()?;
         let available = self.known.keys().copied().collect();
-        Ok(Facts { sources: self.sources.clone(), types, available, inputs: BTreeSet::new(), given: BTreeMap::new() })
+        Ok(Facts { sources: self.sources.clone(), types, available, required: Required::default() })
     }
 
     /// The inputs of a part.

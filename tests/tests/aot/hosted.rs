@@ -57,8 +57,8 @@ fn cases() -> Vec<Case> {
             name: "shapes in a body depend on values",
             graph: shrinking(),
             // No list of two elements or fewer becomes shorter, which their number tells.
-            ranges: vec![("n", (3, 100))],
-            inputs: [20, 3, 100, 4].map(|n| counted(&[n])).to_vec(),
+            ranges: vec![("n", (1, 100))],
+            inputs: [20, 3, 100, 4, 2, 1].map(|n| counted(&[n])).to_vec(),
         },
         Case {
             name: "branches of different shapes",
