@@ -12,6 +12,7 @@ use tensorc_frontend::onnx::tensor::data_type;
 use tensorc_frontend::onnx::{OnnxError, OnnxModel};
 
 use crate::element;
+use crate::texts::TEXTS;
 
 /// Where a model comes from.
 #[derive(Clone)]
@@ -88,6 +89,13 @@ pub struct StatedValue {
     pub shape: Option<Vec<StatedExtent>>,
     /// Whether it is a sequence or optional.
     pub is_list: bool,
+}
+
+impl StatedValue {
+    /// Whether it is a tensor of texts.
+    pub fn is_text(&self) -> bool {
+        self.kind == TEXTS
+    }
 }
 
 /// Inputs, outputs and metadata of a model.
