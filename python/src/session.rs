@@ -16,7 +16,7 @@ use crate::compilers::{self, Setting};
 use crate::errors::{self, Class};
 use crate::host_memory::numpy_array;
 use crate::signature::{ModelFile, ModelSignature, StatedExtent, StatedValue};
-use crate::texts::{FeedValue, TEXTS, array_of, is_text_array, texts_of};
+use crate::texts::{FeedValue, TEXTS, array_of, dictionaries, is_text_array, map_parts, texts_of};
 use crate::{element, signals};
 
 /// A model that is loaded, and compiled for the shapes it is run with.
@@ -106,7 +106,8 @@ impl Session {
         }
     }
 
-    /// Of a model with inputs that are sequences, which are lists of arrays, or optional, which may be `None`.
+    /// Of a model with inputs or outputs that are sequences, which are lists of arrays, optional, which may be `None`, or maps, which are
+    /// dictionaries.
     fn run_lists<'py>(
         &self,
         py: Python<'py>,
@@ -126,6 +127,9 @@ impl Session {
                     }
                 }
                 _ if value.is_none() => {}
+                Some(input) if input.kind.starts_with("map(") => {
+                    given.extend(map_parts(name.to_str()?, &value, &input.kind)?)
+                }
                 _ => {
                     let is_text = stated.is_some_and(|input| input.kind.contains(TEXTS));
                     given.push((name.to_string(), feed(&value, is_text)?.owned(py)?));
@@ -138,9 +142,11 @@ impl Session {
         for output in &signature.outputs {
             let elements = results.iter().filter(|(name, _)| is_element(name, &output.name));
             let arrays = elements.map(|(_, array)| array_of(py, array)).collect::<PyResult<Vec<_>>>()?;
-            match output.kind.contains("seq(") {
-                true => all.append(arrays)?,
-                false => all.append(arrays.into_iter().next())?,
+            let keys = model.texts().and_then(|texts| texts.map_keys(&output.name));
+            match (output.kind.contains("seq("), keys, &arrays[..]) {
+                (true, Some(keys), [values]) => all.append(dictionaries(values, keys)?)?,
+                (true, ..) => all.append(arrays)?,
+                (false, ..) => all.append(arrays.into_iter().next())?,
             }
         }
         match wanted {

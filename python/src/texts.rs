@@ -2,12 +2,13 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
-use tensorc::{Array, Output, TextArray};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use tensorc::{Array, DType, MapKeys, Output, TextArray};
 
 use crate::arrays::BorrowedArray;
+use crate::element;
+use crate::errors::{self, Class};
 use crate::host_memory::numpy_array;
-use crate::{element, errors};
 
 /// A value for an input.
 pub enum FeedValue {
@@ -103,4 +104,69 @@ pub fn array_of<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAn
             array.call_method1("reshape", (PyTuple::new(py, texts.dims())?,))
         }
     }
+}
+
+/// The keys and the values of a dictionary for an input that is a map.
+///
+/// # Errors
+/// It is no dictionary, or its keys or values are of other types than the model states.
+pub fn map_parts(name: &str, value: &Bound<'_, PyAny>, kind: &str) -> PyResult<[(String, Array); 2]> {
+    let py = value.py();
+    let Ok(map) = value.cast::<PyDict>() else {
+        let message = format!("Unexpected input data type. Input `{name}`: no dictionary , expected: ({kind})");
+        return Err(Class::InvalidArgument.error(py, &message, None));
+    };
+    let (of_key, of_value) = kind.trim_start_matches("map(").split_once(',').unwrap_or((kind, kind));
+    let part = |elements: Bound<'_, PyList>, ty: &str| {
+        if ty == "string" {
+            let all_texts = elements.iter().all(|element| element.is_instance_of::<PyString>());
+            let texts = if all_texts { texts_of(&elements)? } else { None };
+            return texts.map(Array::from).ok_or_else(|| PyTypeError::new_err("elements that are no strings"));
+        }
+        let named = DType::ALL.into_iter().find(|dtype| element::onnx_name(*dtype) == format!("tensor({ty})"));
+        let dtype = element::numpy_dtype(py, named.unwrap_or(DType::F32))?;
+        let array = py.import("numpy")?.call_method1("asarray", (elements, dtype))?;
+        FeedValue::Numbers(BorrowedArray::of(&array)?).owned(py)
+    };
+    let of_value = of_value.trim_start_matches("tensor(").trim_end_matches(')');
+    let parts = part(map.keys(), of_key).and_then(|keys| Ok([keys, part(map.values(), of_value)?]));
+    match parts {
+        Ok([keys, values]) => Ok([(format!("{name}.keys"), keys), (format!("{name}.values"), values)]),
+        Err(error) => {
+            let why = error.value(py).to_string();
+            let message = format!("Unexpected input data type. Input `{name}`: {why} , expected: ({kind})");
+            Err(Class::InvalidArgument.error(py, &message, None))
+        }
+    }
+}
+
+/// The rows of an array as dictionaries, which have their keys in ascending order.
+///
+/// # Errors
+/// The array is no matrix.
+pub fn dictionaries<'py>(values: &Bound<'py, PyAny>, keys: &MapKeys) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let py = values.py();
+    let mut columns: Vec<(Bound<'py, PyAny>, usize)> = vec![];
+    match keys {
+        MapKeys::Texts(texts) => {
+            let mut order: Vec<(&String, usize)> = texts.iter().zip(0..).collect();
+            order.sort();
+            columns.extend(order.into_iter().map(|(text, at)| (PyString::new(py, text).into_any(), at)));
+        }
+        MapKeys::Integers(integers) => {
+            let mut order: Vec<(i64, usize)> = integers.iter().copied().zip(0..).collect();
+            order.sort_unstable();
+            for (key, at) in order {
+                columns.push((key.into_pyobject(py)?.into_any(), at));
+            }
+        }
+    }
+    let row = |row: PyResult<Bound<'py, PyAny>>| {
+        let (row, made) = (row?, PyDict::new(py));
+        for (key, at) in &columns {
+            made.set_item(key, row.get_item(at)?)?;
+        }
+        Ok(made)
+    };
+    values.call_method0("tolist")?.try_iter()?.map(row).collect()
 }

@@ -69,13 +69,15 @@ def _attribute(name, given):
         return _message((1, name), (4, given), (20, 3))
     if isinstance(given, bytes):
         return _message((1, name), (6, given), (20, 5))
+    if given and all(isinstance(text, str) for text in given):
+        return _message((1, name), *[(9, text) for text in given], (20, 8))
     return _message((1, name), *[(8, int(number)) for number in given], (20, 7))
 
 
-def node(op, inputs, outputs, name="", **attributes):
+def node(op, inputs, outputs, name="", domain="", **attributes):
     given = [(5, _attribute(key, number)) for key, number in attributes.items()]
     ends = [(1, name_) for name_ in inputs] + [(2, name_) for name_ in outputs]
-    return _message(*ends, (3, name), (4, op), *given)
+    return _message(*ends, (3, name), (4, op), *given, (7, domain))
 
 
 def graph(nodes, inputs, outputs, initializers=(), name="g"):
@@ -88,10 +90,11 @@ def graph(nodes, inputs, outputs, initializers=(), name="g"):
     )
 
 
-def model(nodes, inputs, outputs, initializers=(), opset=17, metadata=()):
+def model(nodes, inputs, outputs, initializers=(), opset=17, metadata=(), domains=()):
+    others = [(8, _message((1, domain), (2, version))) for domain, version in domains]
     whole = graph(nodes, inputs, outputs, initializers)
     entries = [(14, _message((1, key), (2, text))) for key, text in metadata]
-    return _message((1, 8), (2, "test"), (5, 3), (7, whole), (8, _message((2, opset))), *entries)
+    return _message((1, 8), (2, "test"), (5, 3), (7, whole), (8, _message((2, opset))), *others, *entries)
 
 
 def unary(op="Relu", element=FLOAT, shape=("n", 3), name="act"):

@@ -24,7 +24,7 @@ pub fn write(manifest: &Manifest, texts: Option<&ModelTexts>) -> String {
     let mut h = format!("/* {name}: compiled by tensorc {} for {target}. */\n", manifest.compiler);
     let _ = write!(h, "#ifndef {upper}_H\n#define {upper}_H\n\n{common}\n");
     signature(&mut h, manifest, texts);
-    if let Some(texts) = texts {
+    if let Some(texts) = texts.filter(|texts| !texts.list().is_empty()) {
         text_list(&mut h, &manifest.name, texts);
     }
     let weights = match (manifest.weights.bytes, manifest.weights.embedded) {
@@ -164,9 +164,6 @@ fn text_list(h: &mut String, name: &str, texts: &ModelTexts) {
          * same. */\n#define {upper}_TEXTS {}\n",
         list.len()
     );
-    if list.is_empty() {
-        return;
-    }
     let _ = writeln!(h, "static const char *const {name}_texts[{upper}_TEXTS] = {{");
     for text in list {
         let _ = writeln!(h, "    \"{}\",", in_c(text));

@@ -4,10 +4,10 @@
 
 mod calls;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use tensorc_frontend::onnx::ImportedTexts;
+use tensorc_frontend::onnx::{ImportedTexts, MapKeys};
 use tensorc_ops::texts::TextArray;
 
 pub(crate) use calls::TextCalls;
@@ -49,13 +49,15 @@ pub struct ModelTexts {
     numbers: HashMap<Arc<str>, i64>,
     inputs: BTreeSet<String>,
     outputs: BTreeSet<String>,
+    maps: BTreeMap<String, MapKeys>,
 }
 
 impl ModelTexts {
     pub(crate) fn of(imported: &ImportedTexts) -> ModelTexts {
         let list: Vec<Arc<str>> = imported.list.iter().map(|text| text.as_str().into()).collect();
         let numbers = list.iter().cloned().zip(0..).collect();
-        ModelTexts { list, numbers, inputs: imported.inputs.clone(), outputs: imported.outputs.clone() }
+        let (inputs, outputs, maps) = (imported.inputs.clone(), imported.outputs.clone(), imported.maps.clone());
+        ModelTexts { list, numbers, inputs, outputs, maps }
     }
 
     /// The texts by their numbers.
@@ -71,6 +73,11 @@ impl ModelTexts {
     /// Whether an output is texts.
     pub fn is_output(&self, name: &str) -> bool {
         self.outputs.contains(name)
+    }
+
+    /// The keys of an output that is maps in the model's file. It is the tensor of the values, with a column for each key.
+    pub fn map_keys(&self, name: &str) -> Option<&MapKeys> {
+        self.maps.get(name)
     }
 }
 

@@ -509,6 +509,7 @@ impl Importer<'_> {
                     }
                 }
             }
+            Meaning::Map(_) => self.unsupported.value(name, "an output that is a map is not supported".to_owned()),
             Meaning::Absent | Meaning::Reported => {}
         }
         Ok(())

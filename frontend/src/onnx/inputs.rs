@@ -80,6 +80,7 @@ impl Importer<'_> {
     fn input_meaning(&mut self, info: &ValueInfoProto) -> Result<Result<Meaning, String>, OnnxError> {
         match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
             Some(TypeValue::Tensor(tensor)) => self.tensor_input(info.name(), tensor),
+            Some(TypeValue::Map(map)) => self.map_input(info.name(), map),
             Some(other) => self.list_input(info.name(), other),
             None => Ok(Err("it has no type".to_owned())),
         }

@@ -7,7 +7,7 @@ use tensorc_ir::op::OpError;
 use tensorc_ir::params::{ParamKind, Params};
 use tensorc_ir::{DType, Dim, TensorData};
 
-use super::{HostValue, OperandDims, ResultType, TextOpDef, TextOperator, single, standard};
+use super::{HostValue, OperandType, ResultType, TextOpDef, TextOperator, single, standard};
 
 /// `TfIdfVectorizer`.
 pub(super) const VECTORIZER: TextOpDef = standard(
@@ -198,11 +198,11 @@ fn grams(pool: &[u32], counts: &[i64], indexes: &[i64], lengths: (usize, usize))
 }
 
 impl TextOperator for Vectorizer {
-    fn types(&self, operands: &[OperandDims]) -> Vec<ResultType> {
+    fn types(&self, operands: &[OperandType]) -> Vec<ResultType> {
         let columns = Some(Dim::Const(self.columns as u64));
-        let dims = match operands.first() {
-            Some(Some(dims)) if dims.len() == 2 => Some(vec![Some(dims[0]), columns]),
-            Some(Some(dims)) if dims.len() == 1 => Some(vec![columns]),
+        let dims = match operands.first().and_then(|operand| operand.dims.as_deref()) {
+            Some([rows, _]) => Some(vec![Some(*rows), columns]),
+            Some([_]) => Some(vec![columns]),
             _ => None,
         };
         vec![ResultType { dtype: Some(DType::F32), dims }]

@@ -3,6 +3,7 @@
 
 mod array;
 mod grams;
+mod map;
 mod normalise;
 mod number;
 mod pattern;
@@ -55,13 +56,19 @@ pub struct ResultType {
     pub dims: Option<Vec<Option<Dim>>>,
 }
 
-/// The extents of an operand as far as they are known.
-pub type OperandDims = Option<Vec<Dim>>;
+/// The type of an operand as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OperandType {
+    /// The type of numbers; `None` for texts.
+    pub dtype: Option<DType>,
+    /// The extents; `None` if not even their number is known.
+    pub dims: Option<Vec<Dim>>,
+}
 
 /// An operator with its parameters.
 pub trait TextOperator: fmt::Debug + Send + Sync {
     /// The types of the results.
-    fn types(&self, operands: &[OperandDims]) -> Vec<ResultType>;
+    fn types(&self, operands: &[OperandType]) -> Vec<ResultType>;
 
     /// The results.
     ///
@@ -105,6 +112,8 @@ pub const OPERATORS: &[TextOpDef] = &[
     pattern::FULL_MATCH,
     pattern::TOKENIZER,
     grams::VECTORIZER,
+    map::VECTORIZER,
+    map::CAST,
     number::NUMBERS_OF_TEXTS,
 ];
 
@@ -127,13 +136,13 @@ const fn standard(
 }
 
 /// Extents of an operand of which nothing but their number is kept.
-fn same_rank(dims: &OperandDims) -> Option<Vec<Option<Dim>>> {
-    dims.as_ref().map(|dims| dims.iter().map(|_| None).collect())
+fn same_rank(operand: &OperandType) -> Option<Vec<Option<Dim>>> {
+    operand.dims.as_ref().map(|dims| dims.iter().map(|_| None).collect())
 }
 
 /// The extents of an operand.
-fn same_dims(dims: &OperandDims) -> Option<Vec<Option<Dim>>> {
-    dims.as_ref().map(|dims| dims.iter().copied().map(Some).collect())
+fn same_dims(operand: &OperandType) -> Option<Vec<Option<Dim>>> {
+    operand.dims.as_ref().map(|dims| dims.iter().copied().map(Some).collect())
 }
 
 /// The one operand of an operator.

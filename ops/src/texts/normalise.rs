@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tensorc_ir::op::OpError;
 use tensorc_ir::params::{ParamKind, Params};
 
-use super::{HostValue, OperandDims, ResultType, TextArray, TextOpDef, TextOperator, same_rank, single, standard};
+use super::{HostValue, OperandType, ResultType, TextArray, TextOpDef, TextOperator, same_rank, single, standard};
 
 /// `StringNormalizer`. Cases are those of Unicode, whatever the locale.
 pub(super) const NORMALISER: TextOpDef = standard(
@@ -73,7 +73,7 @@ fn changed(text: &str, case: Case) -> String {
 }
 
 impl TextOperator for Normaliser {
-    fn types(&self, operands: &[OperandDims]) -> Vec<ResultType> {
+    fn types(&self, operands: &[OperandType]) -> Vec<ResultType> {
         vec![ResultType { dtype: None, dims: operands.first().and_then(same_rank) }]
     }
 

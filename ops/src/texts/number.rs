@@ -7,7 +7,7 @@ use tensorc_ir::params::ParamKind;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
 
-use super::{HostValue, OperandDims, ResultType, TextArray, TextOpDef, TextOperator, same_dims, single, standard};
+use super::{HostValue, OperandType, ResultType, TextArray, TextOpDef, TextOperator, same_dims, single, standard};
 
 /// `Cast` of texts.
 pub(super) const NUMBERS_OF_TEXTS: TextOpDef = standard("Cast", &[("to", ParamKind::DType)], (1, 1), |params| {
@@ -26,18 +26,27 @@ pub(super) const TEXTS_OF_NUMBERS: TextOpDef = standard("Cast", &[], (1, 1), |_|
 #[derive(Debug)]
 struct NumbersOfTexts(DType);
 
-impl NumbersOfTexts {
-    fn number(&self, text: &str) -> Option<Scalar> {
-        let (text, to) = (text.trim_start(), self.0);
-        if to.is_float() || to == DType::F16 {
-            return longest(text, |text| text.parse::<f64>().ok()).map(|x| Scalar::from_f64(to, x));
-        }
-        let number = longest(text, |text| text.parse::<i128>().ok())?;
-        let scalar = match to {
-            DType::U64 => u64::try_from(number).ok().map(|n| Scalar::from_i64(to, n as i64))?,
-            _ => Scalar::from_i64(to, i64::try_from(number).ok()?),
-        };
-        Some(scalar)
+/// Texts as numbers of a type.
+///
+/// # Errors
+/// One of them is none.
+pub(super) fn parsed(texts: &TextArray, to: DType) -> Result<TensorData, OpError> {
+    let one =
+        |text: &Arc<str>| number(text, to).ok_or_else(|| OpError(format!("the text {text:?} is no number of {to}")));
+    let numbers = texts.texts().iter().map(one).collect::<Result<Vec<Scalar>, OpError>>()?;
+    let made = TensorData::try_from_fn(DenseType::new(to, texts.dims()), |at| numbers[at as usize]);
+    made.ok_or_else(|| OpError("there is no memory for its result".to_owned()))
+}
+
+fn number(text: &str, to: DType) -> Option<Scalar> {
+    let text = text.trim_start();
+    if to.is_float() {
+        return longest(text, |text| text.parse::<f64>().ok()).map(|x| Scalar::from_f64(to, x));
+    }
+    let number = longest(text, |text| text.parse::<i128>().ok())?;
+    match to {
+        DType::U64 => u64::try_from(number).ok().map(|n| Scalar::from_i64(to, n as i64)),
+        _ => i64::try_from(number).ok().map(|n| Scalar::from_i64(to, n)),
     }
 }
 
@@ -47,19 +56,13 @@ fn longest<T>(text: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
 }
 
 impl TextOperator for NumbersOfTexts {
-    fn types(&self, operands: &[OperandDims]) -> Vec<ResultType> {
+    fn types(&self, operands: &[OperandType]) -> Vec<ResultType> {
         vec![ResultType { dtype: Some(self.0), dims: operands.first().and_then(same_dims) }]
     }
 
     fn apply(&self, operands: &[HostValue]) -> Result<Vec<HostValue>, OpError> {
-        let given = single(operands)?.texts()?;
-        let one = |text: &Arc<str>| {
-            self.number(text).ok_or_else(|| OpError(format!("the text {text:?} is no number of {}", self.0)))
-        };
-        let numbers = given.texts().iter().map(one).collect::<Result<Vec<Scalar>, OpError>>()?;
-        let ty = DenseType::new(self.0, given.dims());
-        let made = TensorData::try_from_fn(ty, |at| numbers[at as usize]);
-        Ok(vec![HostValue::Numbers(made.ok_or("there is no memory for its result")?)])
+        let numbers = parsed(single(operands)?.texts()?, self.0)?;
+        Ok(vec![HostValue::Numbers(numbers)])
     }
 }
 
@@ -101,7 +104,7 @@ fn float(x: f64) -> String {
 }
 
 impl TextOperator for TextsOfNumbers {
-    fn types(&self, operands: &[OperandDims]) -> Vec<ResultType> {
+    fn types(&self, operands: &[OperandType]) -> Vec<ResultType> {
         vec![ResultType { dtype: None, dims: operands.first().and_then(same_dims) }]
     }
 

@@ -8,7 +8,7 @@ use tensorc_ir::params::{ParamKind, Params};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
 
-use super::{HostValue, OperandDims, ResultType, TextArray, TextOpDef, TextOperator, same_dims, single, standard};
+use super::{HostValue, OperandType, ResultType, TextArray, TextOpDef, TextOperator, same_dims, single, standard};
 
 /// `RegexFullMatch`.
 pub(super) const FULL_MATCH: TextOpDef = standard("RegexFullMatch", &[("pattern", ParamKind::Str)], (1, 1), |params| {
@@ -40,7 +40,7 @@ fn compiled(pattern: &str) -> Result<Regex, OpError> {
 struct FullMatch(Regex);
 
 impl TextOperator for FullMatch {
-    fn types(&self, operands: &[OperandDims]) -> Vec<ResultType> {
+    fn types(&self, operands: &[OperandType]) -> Vec<ResultType> {
         vec![ResultType { dtype: Some(DType::Bool), dims: operands.first().and_then(same_dims) }]
     }
 
@@ -113,7 +113,7 @@ impl Tokenizer {
 }
 
 impl TextOperator for Tokenizer {
-    fn types(&self, operands: &[OperandDims]) -> Vec<ResultType> {
+    fn types(&self, operands: &[OperandType]) -> Vec<ResultType> {
         let dims = operands.first().and_then(same_dims);
         vec![ResultType { dtype: None, dims: dims.map(|dims| dims.into_iter().chain([None]).collect()) }]
     }

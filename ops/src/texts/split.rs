@@ -6,9 +6,7 @@ use tensorc_ir::op::OpError;
 use tensorc_ir::params::{ParamKind, Params};
 use tensorc_ir::{DType, Dim, TensorData};
 
-use super::{
-    HostValue, OperandDims, ResultType, TextArray, TextOpDef, TextOperator, same_dims, same_rank, single, standard,
-};
+use super::{HostValue, OperandType, ResultType, TextArray, TextOpDef, TextOperator, same_dims, single, standard};
 
 /// `StringConcat`.
 pub(super) const CONCAT: TextOpDef = standard("StringConcat", &[], (2, 2), |_| Ok(Box::new(Joiner)));
@@ -23,15 +21,9 @@ pub(super) const SPLIT: TextOpDef =
 struct Joiner;
 
 impl TextOperator for Joiner {
-    fn types(&self, operands: &[OperandDims]) -> Vec<ResultType> {
-        let longer = |a: &OperandDims, b: &OperandDims| {
-            let (a, b) = (a.as_ref()?, b.as_ref()?);
-            same_rank(&Some(if a.len() < b.len() { b } else { a }.clone()))
-        };
-        let dims = match operands {
-            [a, b] => longer(a, b),
-            _ => None,
-        };
+    fn types(&self, operands: &[OperandType]) -> Vec<ResultType> {
+        let ranks: Option<Vec<usize>> = operands.iter().map(|operand| Some(operand.dims.as_ref()?.len())).collect();
+        let dims = ranks.and_then(|ranks| ranks.into_iter().max()).map(|rank| vec![None; rank]);
         vec![ResultType { dtype: None, dims }]
     }
 
@@ -118,7 +110,7 @@ impl Splitter {
 }
 
 impl TextOperator for Splitter {
-    fn types(&self, operands: &[OperandDims]) -> Vec<ResultType> {
+    fn types(&self, operands: &[OperandType]) -> Vec<ResultType> {
         let given = operands.first().and_then(same_dims);
         let parts = given.clone().map(|dims| dims.into_iter().chain([None::<Dim>]).collect());
         vec![ResultType { dtype: None, dims: parts }, ResultType { dtype: Some(DType::I64), dims: given }]

@@ -7,7 +7,7 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::op::OpError;
 use tensorc_ir::params::Params;
 use tensorc_ir::{DType, Dim, Shape, TensorType};
-use tensorc_ops::texts::{ResultType, TEXTS_OF_NUMBERS, TextOpDef, TextOperator, find};
+use tensorc_ops::texts::{OperandType, ResultType, TEXTS_OF_NUMBERS, TextOpDef, TextOperator, find};
 
 use super::super::attribute;
 use super::super::error::{OnnxError, TensorSite, describe_node};
@@ -73,12 +73,13 @@ impl Importer<'_> {
         def: TextOpDef,
         label: &Arc<str>,
     ) -> Result<Result<(), Vec<String>>, OnnxError> {
-        let operator = match self.operator(node, def)? {
+        let inputs = self.operand_names(node)?;
+        let operator = match self.operator(node, def, inputs.len())? {
             Ok(operator) => operator,
             Err(reasons) => return Ok(Err(reasons)),
         };
-        let (mut operands, mut dims) = (vec![], vec![]);
-        for input in &node.input {
+        let (mut operands, mut given) = (vec![], vec![]);
+        for input in &inputs {
             if let Some(what) = self.meaning(input)?.other_than_tensor() {
                 return Ok(Err(vec![format!("its operand `{input}` is {what}")]));
             }
@@ -87,14 +88,16 @@ impl Importer<'_> {
                 return Ok(Ok(()));
             };
             operands.push(operand);
-            dims.push(self.known_type(input).and_then(|ty| ty.shape.dims().map(<[Dim]>::to_vec)));
+            let ty = self.known_type(input).unwrap_or_default();
+            let dtype = ty.dtype.filter(|_| !self.is_text(input));
+            given.push(OperandType { dtype, dims: ty.shape.dims().map(<[Dim]>::to_vec) });
         }
-        let types = operator.types(&dims);
+        let types = operator.types(&given);
         if node.output.len() > types.len() {
             return Ok(Err(vec![format!("result {} is not supported", types.len() + 1)]));
         }
         let graph = self.graph_of(&operands);
-        let texts = node.input.iter().map(|input| self.is_text(input)).collect();
+        let texts = inputs.iter().map(|input| self.is_text(input)).collect();
         let mut results = vec![];
         for (at, ty) in types.into_iter().enumerate() {
             let name = node.output.get(at).filter(|name| !name.is_empty()).cloned();
@@ -106,11 +109,24 @@ impl Importer<'_> {
         Ok(Ok(()))
     }
 
-    /// An operator with the attributes of a node.
+    /// The names of the operands, in place of a map those of its keys and values.
+    fn operand_names(&mut self, node: &NodeProto) -> Result<Vec<String>, OnnxError> {
+        let mut names = vec![];
+        for input in node.input.iter().filter(|name| !name.is_empty()) {
+            match self.meaning(input)? {
+                Meaning::Map(parts) => names.extend(parts.iter().map(|part| part.to_string())),
+                _ => names.push(input.clone()),
+            }
+        }
+        Ok(names)
+    }
+
+    /// An operator with the attributes of a node, for so many operands.
     fn operator(
         &mut self,
         node: &NodeProto,
         def: TextOpDef,
+        given: usize,
     ) -> Result<Result<Box<dyn TextOperator>, Vec<String>>, OnnxError> {
         let (mut params, mut reasons) = (Params::new(), vec![]);
         for proto in &node.attribute {
@@ -124,9 +140,8 @@ impl Importer<'_> {
                 Err(reason) => reasons.push(format!("attribute `{name}`: {reason}")),
             }
         }
-        let given = node.input.iter().filter(|name| !name.is_empty()).count();
-        if node.input.len() != given || !(def.operands.0..=def.operands.1).contains(&given) {
-            reasons.push(format!("it has {given} operands"));
+        if !(def.operands.0..=def.operands.1).contains(&given) {
+            reasons.push(format!("it has {given} operands, of which a map is two"));
         }
         if !reasons.is_empty() {
             return Ok(Err(reasons));

@@ -4,7 +4,7 @@ use super::super::attribute::{text, texts};
 use super::super::import::Importer;
 use super::super::proto::{AttributeProto, AttributeType, NodeProto};
 use super::super::upgrade::int;
-use super::{is_text_tensor, typed};
+use super::{MapKeys, is_text_tensor, typed};
 
 /// What stands for elements that have no text.
 const OTHER: &str = "_Unused";
@@ -35,6 +35,8 @@ impl Importer<'_> {
             }
             "TreeEnsembleClassifier" => (false, self.list(node, "classlabels_strings", "classlabels_int64s")?),
             "ZipMap" => {
+                let named = node.output.first().cloned().zip(MapKeys::of(node));
+                self.texts.maps.extend(named);
                 self.list(node, "classlabels_strings", "classlabels_int64s")?;
                 (false, false)
             }

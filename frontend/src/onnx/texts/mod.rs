@@ -7,6 +7,7 @@
 
 mod calls;
 mod encode;
+mod maps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +16,7 @@ use tensorc_ir::op::OnnxName;
 use tensorc_ops::texts::TextOpDef;
 
 pub use calls::TextCall;
+pub use maps::MapKeys;
 
 use super::import::{Importer, StoredTensor};
 use super::load::{OnnxModel, STANDARD_DOMAIN, canonical_domain};
@@ -31,6 +33,8 @@ pub struct ImportedTexts {
     pub inputs: BTreeSet<String>,
     /// The outputs of the graph that are texts.
     pub outputs: BTreeSet<String>,
+    /// The keys of results that are maps in the model and have a column for each key in the graph.
+    pub maps: BTreeMap<String, MapKeys>,
     /// What the host computes, in the order of data flow. Results are inputs of the graph.
     pub calls: Vec<TextCall>,
 }
@@ -38,7 +42,7 @@ pub struct ImportedTexts {
 impl ImportedTexts {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.inputs.is_empty() && self.calls.is_empty()
+        self.list.is_empty() && self.inputs.is_empty() && self.maps.is_empty() && self.calls.is_empty()
     }
 }
 
@@ -49,6 +53,7 @@ pub(super) struct Texts {
     list: Vec<String>,
     values: BTreeSet<String>,
     calls: Vec<TextCall>,
+    maps: BTreeMap<String, MapKeys>,
     /// Outputs of the graph.
     outputs: BTreeSet<String>,
 }
@@ -107,7 +112,7 @@ impl Texts {
         let made: BTreeSet<&str> = self.calls.iter().flat_map(TextCall::result_names).collect();
         let is_given = |name: &&str| self.values.contains(*name) && !made.contains(*name);
         let inputs = inputs.filter(is_given).map(str::to_owned).collect();
-        ImportedTexts { list: self.list, inputs, outputs: self.outputs, calls: self.calls }
+        ImportedTexts { list: self.list, inputs, outputs: self.outputs, maps: self.maps, calls: self.calls }
     }
 }
 
