@@ -48,6 +48,8 @@ def tensor(array, name=""):
 
 
 def tensor_type(element, shape):
+    if shape is None:
+        return _message((1, _message((1, element))))
     dims = [(1, _message((1, d) if isinstance(d, int) else (2, d)) if d is not None else b"") for d in shape]
     return _message((1, _message((1, element), (2, _message(*dims)))))
 
@@ -58,6 +60,19 @@ def value(name, element, shape):
 
 def sequence(name, element, shape):
     return _message((1, name), (2, _message((4, _message((1, tensor_type(element, shape)))))))
+
+
+def map_type(key, element):
+    return _message((5, _message((1, key), (2, tensor_type(element, None)))))
+
+
+def map_value(name, key, element):
+    return _message((1, name), (2, map_type(key, element)))
+
+
+def maps_value(name, key, element):
+    """A sequence of maps."""
+    return _message((1, name), (2, _message((4, _message((1, map_type(key, element)))))))
 
 
 def _attribute(name, given):

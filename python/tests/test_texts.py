@@ -101,6 +101,43 @@ def test_operators_on_texts():
     assert raised.value.node == "upper"
 
 
+def vectorizer(op, key, **attributes):
+    """A map to a row."""
+    node = of.node(op, ["x"], ["y"], domain=ML, **attributes)
+    return of.model([node], [of.map_value("x", key, of.FLOAT)], [of.value("y", of.FLOAT, None)], domains=[(ML, 1)])
+
+
+def maps_of_rows(**labels):
+    nodes = [of.node("ZipMap", ["x"], ["y"], domain=ML, **labels)]
+    key = of.STRING if "classlabels_strings" in labels else of.INT64
+    outputs = [of.maps_value("y", key, of.FLOAT)]
+    return of.model(nodes, [of.value("x", of.FLOAT, ["n", 2])], outputs, domains=[(ML, 1)])
+
+
+def test_maps():
+    session = tensorc.InferenceSession(vectorizer("DictVectorizer", of.STRING, string_vocabulary=["c", "b", "a"]))
+    assert session.get_inputs()[0].type == "map(string,tensor(float))"
+    for _ in range(2):
+        (y,) = session.run(None, {"x": {"a": 1.5, "z": 2.0, "c": 3}})
+        assert y.dtype == np.float32 and y.tolist() == [[3.0, 0.0, 1.5]]
+    for wrong in ({1: 1.0}, np.zeros(3, np.float32), {"a": "b"}):
+        with pytest.raises(errors.InvalidArgument, match="Unexpected input data type. Input `x`: .* map"):
+            session.run(None, {"x": wrong})
+    session = tensorc.InferenceSession(vectorizer("CastMap", of.INT64, map_form="SPARSE", max_map=4))
+    assert session.run(None, {"x": {3: 1.5, 1: 2.5, 9: 4.0}})[0].tolist() == [[0.0, 2.5, 0.0, 1.5]]
+    with pytest.raises(errors.InvalidArgument, match="CastMap .*the key -1 is negative"):
+        session.run(None, {"x": {-1: 1.0}})
+
+
+def test_maps_of_rows():
+    x = np.array([[1, 2], [3, 4.5]], np.float32)
+    (texts,) = tensorc.InferenceSession(maps_of_rows(classlabels_strings=["v", "u"])).run(None, {"x": x})
+    assert texts == [{"v": 1.0, "u": 2.0}, {"v": 3.0, "u": 4.5}] and list(texts[0]) == ["u", "v"]
+    session = tensorc.InferenceSession(maps_of_rows(classlabels_int64s=[5, 3]))
+    assert session.run(None, {"x": x}) == [[{5: 1.0, 3: 2.0}, {5: 3.0, 3: 4.5}]]
+    assert session.get_outputs()[0].type == "seq(map(int64,tensor(float)))"
+
+
 def test_ort_values(session):
     given = tensorc.OrtValue.ortvalue_from_numpy(np.array([["red", "q"]], dtype=object))
     assert given.data_type() == "tensor(string)" and given.element_type() == 8
@@ -128,6 +165,15 @@ def test_the_same_as_onnx_runtime():
     ):
         for expected, found in zip(theirs.run(None, {"x": given}), ours.run(None, {"x": given}), strict=True):
             assert expected.dtype == found.dtype and expected.tolist() == found.tolist()
+    for model, given in (
+        (vectorizer("DictVectorizer", of.STRING, string_vocabulary=["b", "a"]), {"a": 1.5, "z": 2.0}),
+        (vectorizer("CastMap", of.INT64, cast_to="TO_FLOAT"), {3: 1.5, 1: 2.5}),
+        (maps_of_rows(classlabels_strings=["v", "u"]), np.array([[1, 2], [3, 4.5]], np.float32)),
+    ):
+        theirs_, ours_ = onnxruntime.InferenceSession(model), tensorc.InferenceSession(model)
+        assert [arg.type for arg in theirs_.get_inputs()] == [arg.type for arg in ours_.get_inputs()]
+        (expected,), (found,) = theirs_.run(None, {"x": given}), ours_.run(None, {"x": given})
+        assert expected == found if isinstance(expected, list) else expected.tolist() == found.tolist()
     for wrong in ({"x": np.zeros((1, 2), np.float32)}, {"x": np.array([["a"]])}, {"x": np.array(["a"])}):
         with pytest.raises(Exception) as expected:
             theirs.run(None, wrong)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Cases with texts: operators that take, give or move them, and graphs as skl2onnx and onnxmltools write them.
 
-    python3 tests/ml/texts.py                  makes texts.zip, which tests/tests/texts.rs runs
+    python3 tests/ml/texts.py                  makes texts.zip, which tests/tests/texts.rs runs, and imputed.onnx for cli/tests
     python3 tests/ml/texts.py compare TENSORC  compares the program's results on the same cases
 
 It needs the packages numpy, onnx and onnxruntime (1.31).
@@ -9,6 +9,7 @@ It needs the packages numpy, onnx and onnxruntime (1.31).
 import pathlib, subprocess, sys, tempfile, zipfile
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from onnx import TensorProto as T
 from onnx import helper as h
@@ -164,6 +165,27 @@ def ints(name, values):
     return numpy_helper.from_array(np.array(values, np.int64), name)
 
 
+def maps():
+    """A map, which tensorc takes as two vectors, `x.keys` and `x.values`."""
+
+    def single_map(name, op, key, element, given, attrs):
+        info = onnx.ValueInfoProto(name="x")
+        info.type.map_type.key_type = key
+        info.type.map_type.value_type.tensor_type.elem_type = element
+        graph = h.make_graph([h.make_node(op, ["x"], ["y"], name="the node", domain=ML, **attrs)], "case", [info], [h.make_empty_tensor_value_info("y")])
+        CASES[name] = (h.make_model(graph, opset_imports=[h.make_opsetid("", 21), h.make_opsetid(ML, 1)], ir_version=10), {"x": given})
+
+    words = dict(string_vocabulary=["c", "b", "a"])
+    single_map("DictVectorizer", "DictVectorizer", T.STRING, T.FLOAT, {"a": 1.5, "z": 2.0, "c": 3.0}, words)
+    single_map("DictVectorizer of nothing known", "DictVectorizer", T.STRING, T.FLOAT, {"q": 1.5}, words)
+    single_map("DictVectorizer of integers", "DictVectorizer", T.INT64, T.FLOAT, {1: 1.5, 7: 2.0}, dict(int64_vocabulary=[7, 1, 2]))
+    cast = lambda name, given, **attrs: single_map(f"CastMap {name}", "CastMap", T.INT64, T.FLOAT, given, attrs)
+    cast("to floats", {3: 1.5, 1: 2.5, 0: -1.0}, cast_to="TO_FLOAT")
+    cast("to integers", {3: 1.5, 1: -2.5}, cast_to="TO_INT64")
+    cast("to texts", {3: 1.5, 1: 2.5}, cast_to="TO_STRING")
+    cast("at positions", {3: 1.5, 1: 2.5, 9: 4.0}, map_form="SPARSE", max_map=5)
+
+
 def pipelines():
     """What scikit-learn's and LightGBM's models become."""
     rng = np.random.default_rng(3)
@@ -232,6 +254,17 @@ def stored(array, name):
     return h.make_tensor(name, T.STRING, array.shape, [str(text).encode() for text in array.ravel()])
 
 
+def vectors(inputs):
+    """Inputs by name, of maps their keys and values."""
+    for name, given in inputs.items():
+        if isinstance(given, dict):
+            keys = list(given)
+            yield f"{name}.keys", texts(*keys) if isinstance(keys[0], str) else np.array(keys, np.int64)
+            yield f"{name}.values", np.array(list(given.values()), np.float32)
+        else:
+            yield name, given
+
+
 def results():
     """Every case with ONNX Runtime's results, by the names of the outputs."""
     for name, (model, inputs) in CASES.items():
@@ -240,7 +273,7 @@ def results():
         names = [output.name for output in run.get_outputs()]
         del model.graph.output[:]
         model.graph.output.extend(h.make_tensor_value_info(o, kind(np.asarray(r)), None) for o, r in zip(names, found))
-        yield name, model, inputs, dict(zip(names, map(np.asarray, found)))
+        yield name, model, dict(vectors(inputs)), dict(zip(names, map(np.asarray, found)))
 
 
 def store():
@@ -254,6 +287,8 @@ def store():
                 entry = zipfile.ZipInfo(f"{name}/{file}", (1980, 1, 1, 0, 0, 0))
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(entry, content)
+            if name == "imputed texts":
+                (HERE / "imputed.onnx").write_bytes(files["model.onnx"])
     print(path, path.stat().st_size, "bytes", len(CASES), "cases")
 
 
@@ -283,6 +318,6 @@ def compare(program):
 
 
 if __name__ == "__main__":
-    for family in (encoders, movement, operators, pipelines):
+    for family in (encoders, movement, operators, maps, pipelines):
         family()
     sys.exit(compare(sys.argv[2]) if sys.argv[1:2] == ["compare"] else store())

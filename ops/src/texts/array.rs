@@ -2,6 +2,19 @@
 
 use std::sync::Arc;
 
+use tensorc_ir::op::OpError;
+
+/// An empty list with room for so many elements.
+///
+/// # Errors
+/// There is no memory for it.
+pub(super) fn room<T>(count: Option<usize>) -> Result<Vec<T>, OpError> {
+    let mut list = vec![];
+    let reserved = count.and_then(|count| list.try_reserve_exact(count).ok());
+    reserved.ok_or("there is no memory for its result")?;
+    Ok(list)
+}
+
 /// Texts in row-major order. Cloning shares them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextArray {
@@ -37,15 +50,18 @@ impl TextArray {
     }
 
     /// Rows of texts that are filled up to the longest: an array with one more axis.
-    pub(super) fn of_rows(dims: &[u64], rows: Vec<Vec<Arc<str>>>, filling: &Arc<str>) -> TextArray {
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(super) fn of_rows(dims: &[u64], rows: Vec<Vec<Arc<str>>>, filling: &Arc<str>) -> Result<TextArray, OpError> {
         let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let mut texts = Vec::with_capacity(longest * rows.len());
+        let mut texts = room(longest.checked_mul(rows.len()))?;
         for row in rows {
             let missing = longest - row.len();
             texts.extend(row);
             texts.extend(std::iter::repeat_n(filling.clone(), missing));
         }
-        TextArray { dims: dims.iter().copied().chain([longest as u64]).collect(), texts }
+        Ok(TextArray { dims: dims.iter().copied().chain([longest as u64]).collect(), texts })
     }
 
     /// The result of a function for each text.

@@ -7,6 +7,7 @@ use tensorc_ir::op::OpError;
 use tensorc_ir::params::{ParamKind, Params};
 use tensorc_ir::{DType, Dim, TensorData};
 
+use super::array::room;
 use super::{HostValue, OperandType, ResultType, TextOpDef, TextOperator, single, standard};
 
 /// `TfIdfVectorizer`.
@@ -218,10 +219,7 @@ impl TextOperator for Vectorizer {
         };
         let elements = self.elements(given)?;
         let mut counts = vec![0.0; self.columns];
-        let mut made: Vec<f32> = vec![];
-        let total = (rows as usize).checked_mul(self.columns);
-        let reserved = total.and_then(|total| made.try_reserve_exact(total).ok());
-        reserved.ok_or("there is no memory for its result")?;
+        let mut made: Vec<f32> = room((rows as usize).checked_mul(self.columns))?;
         for row in 0..rows as usize {
             counts.fill(0.0);
             self.count(&elements[row * length as usize..][..length as usize], &mut counts);

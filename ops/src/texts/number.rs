@@ -50,9 +50,13 @@ fn number(text: &str, to: DType) -> Option<Scalar> {
     }
 }
 
+/// Most bytes of a number with something behind it; others are not looked for.
+const MAX_NUMBER: usize = 400;
+
 /// The longest beginning that is a number: C's functions take no notice of what is behind it.
 fn longest<T>(text: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
-    parse(text).or_else(|| text.char_indices().rev().find_map(|(end, _)| parse(&text[..end])))
+    let beginning = |end: usize| parse(text.get(..end)?);
+    parse(text).or_else(|| (0..text.len().min(MAX_NUMBER)).rev().find_map(beginning))
 }
 
 impl TextOperator for NumbersOfTexts {

@@ -133,6 +133,6 @@ impl TextOperator for Tokenizer {
                 row.push(MARKS[1].into());
             }
         }
-        Ok(vec![HostValue::Texts(TextArray::of_rows(given.dims(), rows, &self.filling))])
+        Ok(vec![HostValue::Texts(TextArray::of_rows(given.dims(), rows, &self.filling)?)])
     }
 }

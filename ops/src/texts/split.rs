@@ -6,6 +6,7 @@ use tensorc_ir::op::OpError;
 use tensorc_ir::params::{ParamKind, Params};
 use tensorc_ir::{DType, Dim, TensorData};
 
+use super::array::room;
 use super::{HostValue, OperandType, ResultType, TextArray, TextOpDef, TextOperator, same_dims, single, standard};
 
 /// `StringConcat`.
@@ -31,9 +32,9 @@ impl TextOperator for Joiner {
         let [a, b] = operands else { return Err("it takes two operands".into()) };
         let (a, b) = (a.texts()?, b.texts()?);
         let dims = common(a.dims(), b.dims())?;
-        let count = dims.iter().try_fold(1u64, |n, dim| n.checked_mul(*dim)).ok_or("its result is too large")?;
-        let mut made = vec![];
-        for at in 0..count {
+        let count = dims.iter().try_fold(1u64, |n, dim| n.checked_mul(*dim));
+        let mut made = room(count.map(|count| count as usize))?;
+        for at in 0..count.unwrap_or(0) {
             let text = |x: &TextArray| x.texts().get(source(at, &dims, x.dims()) as usize).cloned();
             let joined = [text(a), text(b)].into_iter().flatten().fold(String::new(), |all, text| all + &text);
             made.push(Arc::from(joined));
@@ -121,7 +122,7 @@ impl TextOperator for Splitter {
         let rows: Vec<Vec<Arc<str>>> = given.texts().iter().map(|text| self.parts(text)).collect();
         let counts: Vec<i64> = rows.iter().map(|row| row.len() as i64).collect();
         let counts = TensorData::i64s(given.dims(), &counts).ok_or("the shape of its operand is too large")?;
-        let parts = TextArray::of_rows(given.dims(), rows, &"".into());
+        let parts = TextArray::of_rows(given.dims(), rows, &"".into())?;
         Ok(vec![HostValue::Texts(parts), HostValue::Numbers(counts)])
     }
 }

@@ -96,6 +96,7 @@ impl Importer<'_> {
         if node.output.len() > types.len() {
             return Ok(Err(vec![format!("result {} is not supported", types.len() + 1)]));
         }
+        self.files.budget.take_analysis(self.graph.node_count() as u64)?;
         let graph = self.graph_of(&operands);
         let texts = inputs.iter().map(|input| self.is_text(input)).collect();
         let mut results = vec![];
