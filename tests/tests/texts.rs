@@ -268,7 +268,7 @@ fn what_is_no_place_for_texts_is_refused() {
         (node("Add", &["x", "x"], &["y"]), "its operand `x` is a tensor of texts"),
         (node("Equal", &["x", "n"], &["y"]), "its operand `n` holds numbers, another one texts"),
         (with(node("Concat", &["n", "x"], &["y"]), vec![int("axis", 0)]), "its operand `n` holds numbers"),
-        (node("Gather", &["n", "x"], &["y"]), "its operand `x` holds texts, not numbers"),
+        (node("Gather", &["x", "x"], &["y"]), "its operand `x` holds texts, not numbers"),
         (attribute("Unique", vec![]), "texts are not sorted"),
         (attribute("RegexFullMatch", vec![word("pattern", "(")]), "the pattern \"(\" is not supported"),
         (attribute("StringNormalizer", vec![word("case_change_action", "TITLE")]), "not NONE, LOWER or UPPER"),
