@@ -253,8 +253,11 @@ fn texts_of_files() {
     assert!(matches!(&arrays[1].1, StoredArray::Numbers(codes) if codes.to_vec::<i64>().unwrap() == [2, 1, -1]));
     assert!(printed(&["run", model, "--shape", "n=2"]).contains("filled: text[2, 1] ["));
     assert!(printed(&["bench", model, "--input", &given, "--repeat", "1"]).contains("median"));
-    write_stored_arrays(&given, [("port", ArrayRef::Numbers(tensorc::runtime::TensorRef::from_slice(&[1, 1], &[1i64])))])
-        .unwrap();
+    write_stored_arrays(
+        &given,
+        [("port", ArrayRef::Numbers(tensorc::runtime::TensorRef::from_slice(&[1, 1], &[1i64])))],
+    )
+    .unwrap();
     let output = tensorc(&["run", model, "--input", &given]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.starts_with("tensorc: input `port` holds texts, numbers are given"), "{text}");

@@ -9,7 +9,9 @@ use prost::Message;
 use tensorc::aot::{AotRequest, compile};
 use tensorc::ir::op::OnnxName;
 use tensorc::{Array, Compiler, Error, ErrorKind, Isa, Model, Options, Tensor, TextArray};
-use tensorc_frontend::onnx::proto::{AttributeProto, AttributeType, DataType, ModelProto, NodeProto, TensorProto, TypeValue, ValueInfoProto};
+use tensorc_frontend::onnx::proto::{
+    AttributeProto, AttributeType, DataType, ModelProto, NodeProto, TensorProto, TypeValue, ValueInfoProto,
+};
 use tensorc_frontend::onnx::tensor::decode_tensor;
 use tensorc_tests::compare::{data, tensor as run_time_tensor};
 use zip::ZipArchive;
@@ -278,7 +280,10 @@ fn what_is_no_place_for_texts_is_refused() {
         (attribute("Cast", vec![int("to", DataType::Bool as i64)]), "texts do not become bool"),
         (ml(attribute("OneHotEncoder", vec![ints("cats_int64s", &[1])])), "must both be texts, or neither"),
         (ml(attribute("Scaler", vec![])), "its operand `x` is a tensor of texts"),
-        (ml(attribute("DictVectorizer", vec![list("string_vocabulary", &["a"])])), "it has 1 operands, of which a map is two"),
+        (
+            ml(attribute("DictVectorizer", vec![list("string_vocabulary", &["a"])])),
+            "it has 1 operands, of which a map is two",
+        ),
     ];
     for (refused, expected) in refused {
         let (op, why) = (refused.op_type().to_owned(), why_refused(&[x, n], vec![refused], &["y"]));

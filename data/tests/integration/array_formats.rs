@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tensorc_abi::DType;
 use tensorc_data::formats::{
-    ArrayRef, MnistOptions, NpyDataset, StoredArray, StoredTexts, read_arrays, read_idx, read_stored_arrays, write_arrays,
-    write_stored_arrays,
+    ArrayRef, MnistOptions, NpyDataset, StoredArray, StoredTexts, read_arrays, read_idx, read_stored_arrays,
+    write_arrays, write_stored_arrays,
 };
 use tensorc_data::iter::epoch;
 use tensorc_data::{Batch, Batches, DataIter, HostTensor, Loader, Shuffle};
@@ -319,7 +319,8 @@ fn codes(texts: &[&str], length: usize, big: bool) -> Vec<u8> {
 #[test]
 fn texts_are_read_as_numpy_writes_them() {
     let folder = tempfile::tempdir().unwrap();
-    let expected = StoredTexts { dims: vec![2, 2], texts: ["ab", "\u{e9}", "", "\u{1f600}x"].map(String::from).to_vec() };
+    let expected =
+        StoredTexts { dims: vec![2, 2], texts: ["ab", "\u{e9}", "", "\u{1f600}x"].map(String::from).to_vec() };
     for (name, big) in [("little.npy", false), ("big.npy", true)] {
         let descr = if big { ">U2" } else { "<U2" };
         let bytes = npy(descr, false, "(2, 2)", &codes(&["ab", "\u{e9}", "", "\u{1f600}x"], 2, big));
@@ -334,7 +335,8 @@ fn texts_are_read_as_numpy_writes_them() {
     let whole = write(&folder, "none.npy", npy("<U1", false, "(1,)", &[0, 0xd8, 0, 0]));
     let error = read_stored_arrays(&whole).unwrap_err().to_string();
     assert!(error.ends_with("a text with a character that is none"), "{error}");
-    for (descr, shape, why) in [("<U0", "(9,)", "element type `<U0` is not supported"), ("<U9", "(1,)", "do not fill")] {
+    for (descr, shape, why) in [("<U0", "(9,)", "element type `<U0` is not supported"), ("<U9", "(1,)", "do not fill")]
+    {
         let error = read_stored_arrays(write(&folder, "wrong.npy", npy(descr, false, shape, &[0; 4]))).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
@@ -345,7 +347,8 @@ fn written_texts_are_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("texts.npz");
     let (all, one) = (["a", "", "g\u{e9}n\u{1f600}"], TensorRef::new(DType::U8, &[1], &[9]));
-    let arrays = [("x", ArrayRef::Texts(&[3, 1], &all)), ("n", ArrayRef::Numbers(one)), ("e", ArrayRef::Texts(&[0], &[]))];
+    let arrays =
+        [("x", ArrayRef::Texts(&[3, 1], &all)), ("n", ArrayRef::Numbers(one)), ("e", ArrayRef::Texts(&[0], &[]))];
     write_stored_arrays(&path, arrays).unwrap();
     assert_eq!(texts(&path), StoredTexts { dims: vec![3, 1], texts: all.map(String::from).to_vec() });
     let mut zip = zip::ZipArchive::new(File::open(&path).unwrap()).unwrap();

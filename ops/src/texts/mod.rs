@@ -149,3 +149,95 @@ fn same_dims(operand: &OperandType) -> Option<Vec<Option<Dim>>> {
 fn single(operands: &[HostValue]) -> Result<&HostValue, OpError> {
     operands.first().ok_or_else(|| OpError("its operand is missing".to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use tensorc_ir::params::ParamValue;
+
+    use super::*;
+
+    fn texts(dims: &[u64], texts: &[&str]) -> HostValue {
+        HostValue::Texts(TextArray::of(dims, texts).unwrap())
+    }
+
+    fn f32s(dims: &[u64], numbers: &[f32]) -> HostValue {
+        HostValue::Numbers(TensorData::f32s(dims, numbers).unwrap())
+    }
+
+    fn i64s(dims: &[u64], numbers: &[i64]) -> HostValue {
+        HostValue::Numbers(TensorData::i64s(dims, numbers).unwrap())
+    }
+
+    fn word(text: &str) -> ParamValue {
+        ParamValue::Str(text.to_owned())
+    }
+
+    fn words(list: &[&str]) -> ParamValue {
+        ParamValue::Strs(list.iter().map(|text| (*text).to_owned()).collect())
+    }
+
+    fn applied(domain: &str, name: &str, params: Params, operands: &[HostValue]) -> Vec<HostValue> {
+        find(domain, name).unwrap().operator(&params).unwrap().apply(operands).unwrap()
+    }
+
+    /// What ONNX Runtime 1.31 computes.
+    #[test]
+    fn results_of_onnx_runtime() {
+        let (std, ml, ms) = (OnnxName::STANDARD, OnnxName::ML, OnnxName::MICROSOFT);
+        let token = |key, value| Params::new().with("pad_value", word("#")).with("mincharnum", 1i64).with(key, value);
+        let lines = texts(&[3], &["Hello wor-ld! 42", "x", ""]);
+        let found = applied(ms, "Tokenizer", token("tokenexp", word("[a-zA-Z0-9_]+")), &[lines]);
+        let expected = ["Hello", "wor", "ld", "42", "x", "#", "#", "#", "#", "#", "#", "#"];
+        assert_eq!(found, [texts(&[3, 4], &expected)]);
+        let found =
+            applied(ms, "Tokenizer", token("separators", words(&[" ", "-"])), &[texts(&[2], &["a b-c  d", "x-y"])]);
+        assert_eq!(found, [texts(&[2, 4], &["a", "b", "c", "d", "x", "y", "#", "#"])]);
+        let found =
+            applied(std, "StringSplit", Params::new().with("maxsplit", 1i64), &[texts(&[3], &["a b  c", " x ", ""])]);
+        assert_eq!(found, [texts(&[3, 2], &["a", "b  c", "x", "", "", ""]), i64s(&[3], &[2, 1, 0])]);
+        let found = applied(
+            std,
+            "StringSplit",
+            Params::new().with("delimiter", word(",")),
+            &[texts(&[3], &["a,b,,c", ",x,", ""])],
+        );
+        let expected = ["a", "b", "", "c", "", "x", "", "", "", "", "", ""];
+        assert_eq!(found, [texts(&[3, 4], &expected), i64s(&[3], &[4, 3, 0])]);
+        let operands = [texts(&[2, 1], &["a", "b"]), texts(&[3], &["x", "y", "z"])];
+        let found = applied(std, "StringConcat", Params::new(), &operands);
+        assert_eq!(found, [texts(&[2, 3], &["ax", "ay", "az", "bx", "by", "bz"])]);
+        let grams = Params::new()
+            .with("mode", word("TFIDF"))
+            .with("min_gram_length", 1i64)
+            .with("max_gram_length", 2i64)
+            .with("max_skip_count", 1i64)
+            .with("pool_strings", words(&["a", "b", "c", "a", "b", "b", "c"]))
+            .with("ngram_counts", ParamValue::Ints(vec![0, 3]))
+            .with("ngram_indexes", ParamValue::Ints(vec![0, 1, 2, 3, 4]))
+            .with("weights", ParamValue::Floats(vec![1.0, 2.0, 3.0, 4.0, 5.0]));
+        let rows = texts(&[2, 4], &["a", "b", "c", "a", "b", "x", "c", "x"]);
+        let found = applied(std, "TfIdfVectorizer", grams, &[rows]);
+        assert_eq!(found, [f32s(&[2, 5], &[2.0, 2.0, 3.0, 4.0, 5.0, 0.0, 2.0, 3.0, 0.0, 5.0])]);
+        let map = [texts(&[3], &["a", "z", "c"]), f32s(&[3], &[1.5, 2.0, 3.0])];
+        let found =
+            applied(ml, "DictVectorizer", Params::new().with("string_vocabulary", words(&["c", "b", "a"])), &map);
+        assert_eq!(found, [f32s(&[1, 3], &[3.0, 0.0, 1.5])]);
+        let map = [i64s(&[2], &[3, 1]), f32s(&[2], &[1.5, 2.5])];
+        let found = applied(ml, "CastMap", Params::new().with("cast_to", word("TO_STRING")), &map);
+        assert_eq!(found, [texts(&[1, 2], &["2.500000", "1.500000"])]);
+        let sparse = Params::new().with("map_form", word("SPARSE")).with("max_map", 5i64);
+        assert_eq!(applied(ml, "CastMap", sparse, &map), [f32s(&[1, 5], &[0.0, 2.5, 0.0, 1.5, 0.0])]);
+        let found = applied(
+            std,
+            "Cast",
+            Params::new().with("to", ParamValue::DType(DType::F32)),
+            &[texts(&[3], &["1.5", " 3 ", "1e3"])],
+        );
+        assert_eq!(found, [f32s(&[3], &[1.5, 3.0, 1000.0])]);
+        let normal = Params::new().with("stopwords", words(&["x"])).with("is_case_sensitive", 1i64);
+        assert_eq!(
+            applied(std, "StringNormalizer", normal, &[texts(&[1, 2], &["Ab", "x"])]),
+            [texts(&[1, 1], &["Ab"])]
+        );
+    }
+}
