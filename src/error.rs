@@ -75,6 +75,21 @@ pub enum Error {
         "the model takes sequences or optional values ({inputs}): it must be known which tensors of them there are"
     )]
     UnknownLengths { inputs: String },
+    /// Texts are given for numbers, or numbers for texts.
+    #[error("input `{name}` holds {expected}, {found} are given")]
+    TextInput { name: String, expected: &'static str, found: &'static str },
+    /// An operator on texts does not take its operands.
+    #[error("{op} of node `{node}`: {why}")]
+    TextOperator { node: String, op: String, why: String },
+    /// A model with operators on texts is asked for a plan, an artifact, or a run on numbers.
+    #[error(
+        "the host computes operators on texts ({operators}): the model runs on arrays of texts, and has no plan or artifact \
+         of its own"
+    )]
+    TextOperators { operators: String },
+    /// Texts in a model that is imported for the inputs of each run.
+    #[error("`{value}` holds texts, which are not supported in a model whose inputs decide its branches or loops")]
+    TextBranches { value: String },
     /// Another number of elements than the shape has.
     #[error("{elements} elements do not fill the shape {dims:?}")]
     TensorSize { elements: usize, dims: Vec<u64> },

@@ -65,9 +65,12 @@ impl Error {
             Error::MissingInput { .. }
             | Error::UnknownInput { .. }
             | Error::UnknownLengths { .. }
+            | Error::TextInput { .. }
             | Error::TensorSize { .. }
             | Error::TensorType { .. } => ErrorKind::Input,
             Error::Shape(_) => ErrorKind::Shape,
+            Error::TextOperator { .. } => ErrorKind::Value,
+            Error::TextOperators { .. } | Error::TextBranches { .. } => ErrorKind::Unsupported,
             Error::Quantize(error) => of_quantisation(error),
             Error::Run(run) => of_run(run),
             Error::Memory(_) | Error::InputSize { .. } => ErrorKind::Memory,

@@ -74,6 +74,7 @@ mod stateful;
 pub mod symbol;
 mod templates;
 mod tensor;
+mod texts;
 
 pub use cache::ProgramCache;
 pub use compile::{Report, lower};
@@ -91,14 +92,17 @@ pub use quantize::quantize;
 pub use session::Session;
 pub use stateful::{State, StatefulModel, States};
 pub use tensor::Tensor;
+pub use texts::{Array, ModelTexts};
 
 pub use tensorc_abi as abi;
 pub use tensorc_abi::DType;
 pub use tensorc_codegen::isa::Isa;
 pub use tensorc_codegen::jit::Backend;
+pub use tensorc_frontend::onnx::MapKeys;
 pub use tensorc_ir as ir;
 pub use tensorc_ir::graph::Graph;
 pub use tensorc_ops as ops;
+pub use tensorc_ops::texts::TextArray;
 pub use tensorc_passes as passes;
 pub use tensorc_runtime as runtime;
 pub use tensorc_schedule as schedule;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
-use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, list_inputs, signature};
+use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, list_inputs, signature, stated_texts};
 use tensorc_frontend::symbol::Symbol;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::Graph;
@@ -118,10 +118,13 @@ impl Compiler {
     fn load_onnx_of(&self, source: &ModelSource, model: OnnxModel, lengths: &Lengths<'_>) -> Result<Model, Error> {
         let options = ImportOptions { lengths, ..ImportOptions::default() };
         match import(model, self.registry(), &options) {
-            Ok(imported) => Ok(Model::new(self.clone(), imported.graph)),
+            Ok(imported) => Ok(Model::new(self.clone(), imported.graph).with_texts(&imported.texts)),
             Err(error) => {
                 let Some(branches) = Branches::of(source, lengths, &error) else { return Err(source.error(error)) };
                 let model = source.open(self)?;
+                if let Some(value) = stated_texts(&model) {
+                    return Err(Error::TextBranches { value });
+                }
                 let (inputs, outputs) =
                     signature(model, self.registry(), lengths).map_err(|error| source.error(error))?;
                 Ok(Model::new(self.clone(), inputs).with_branches(branches, outputs))

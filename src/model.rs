@@ -24,6 +24,7 @@ use crate::parts::Parts;
 use crate::session::Session;
 use crate::templates::OpenModel;
 use crate::tensor::Tensor;
+use crate::texts::{ModelTexts, TextCalls};
 
 /// Names and types of a model's inputs or outputs, in order.
 pub type Signature = Vec<(String, TensorType)>;
@@ -41,17 +42,20 @@ pub struct Model {
     /// Names of inputs that may be given and have no effect.
     unused: Vec<String>,
     /// What follows the inputs, and the names of the outputs, of a model of which the graph has the inputs alone.
-    open: Option<(Open, Vec<String>)>,
+    pub(crate) open: Option<(Open, Vec<String>)>,
+    pub(crate) texts: Option<Arc<ModelTexts>>,
     sessions: ProgramCache<Arc<HotSession>>,
     background: Background,
 }
 
 /// What must be known before there is a graph.
-enum Open {
+pub(crate) enum Open {
     /// Which branches are taken.
     Branches(Branches),
     /// Which tensors there are in sequences and optional values.
     Lists(Lists<Model>),
+    /// What operators on texts give, which the host computes.
+    Texts(TextCalls),
 }
 
 impl Model {
@@ -62,6 +66,7 @@ impl Model {
             parts: Arc::new(Parts::of(graph)),
             unused: vec![],
             open: None,
+            texts: None,
             sessions,
             background: Background::default(),
         }
@@ -90,8 +95,8 @@ impl Model {
     }
 
     /// The graph as imported; the inputs alone if it takes their shapes to know which branches are taken
-    /// ([`Model::has_branches`], [`Model::graph_for`]), and those alone that are tensors if there are others
-    /// ([`Model::with_elements`]).
+    /// ([`Model::has_branches`], [`Model::graph_for`]) or the host computes operators on texts ([`Model::run_arrays`]), and those alone
+    /// that are tensors if there are others ([`Model::with_elements`]).
     pub fn graph(&self) -> &Graph {
         self.parts.graph()
     }
@@ -152,13 +157,15 @@ impl Model {
 
     /// The next part as it is compiled for what is known and for many other numbers.
     pub(crate) fn open_part(&self, facts: &Facts, report: &mut Report) -> Option<Arc<OpenModel>> {
-        (!self.has_lists()).then(|| self.parts.open(&self.compiler, facts, report))?
+        let is_one = !self.has_lists() && self.refuse_text_operators().is_ok();
+        is_one.then(|| self.parts.open(&self.compiler, facts, report))?
     }
 
     /// What is compiled, for the given values of some inputs.
     fn parts_for(&self, values: &[(String, TensorData)]) -> Result<Arc<Parts>, Error> {
         match &self.open {
             Some((Open::Lists(lists), _)) => Err(lists.unknown()),
+            Some((Open::Texts(calls), _)) => Err(calls.divided()),
             Some((Open::Branches(branches), _)) => branches.parts_for(&self.compiler, &self.parts, values),
             None => Ok(self.parts.clone()),
         }
@@ -173,6 +180,7 @@ impl Model {
         if let Some((Open::Lists(lists), _)) = &self.open {
             return Err(lists.unknown());
         }
+        self.refuse_text_operators()?;
         let mut graph = self.graph().clone();
         for (name, tensor) in values {
             let Some(&node) = graph.inputs().iter().find(|n| *graph.node(**n).name == **name) else {
@@ -278,8 +286,10 @@ impl Model {
     /// # Errors
     /// As [`Model::compile`] if all extents are known.
     pub fn prepare(&self) -> Result<(), Error> {
-        if self.has_lists() {
-            return Ok(());
+        match &self.open {
+            Some((Open::Lists(_), _)) => return Ok(()),
+            Some((Open::Texts(calls), _)) => return calls.prepare(),
+            _ => {}
         }
         let inputs = self.graph().inputs().iter().map(|node| self.graph().dense(Value { node: *node, port: 0 }));
         match inputs.collect::<Result<Vec<_>, _>>() {

@@ -2,11 +2,13 @@
 
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, Rng};
+use tensorc_ops::texts::TextArray;
 use tensorc_runtime::host_tensor::byte_len;
 
 use crate::error::Error;
 use crate::model::Model;
 use crate::tensor::Tensor;
+use crate::texts::Array;
 
 /// Inputs of the given types, in signature order: the same for the same types.
 ///
@@ -15,6 +17,29 @@ use crate::tensor::Tensor;
 pub fn random_inputs(model: &Model, types: &[DenseType]) -> Result<Vec<(String, Tensor)>, Error> {
     let named = model.inputs().into_iter().zip(types).zip(1..);
     named.map(|(((name, _), ty), seed)| Ok((name.clone(), random(&name, ty, seed)?))).collect()
+}
+
+/// As [`random_inputs`], with texts of the model for inputs that are texts.
+///
+/// # Errors
+/// As [`random_inputs`].
+pub fn random_arrays(model: &Model, types: &[DenseType]) -> Result<Vec<(String, Array)>, Error> {
+    let Some(texts) = model.texts() else {
+        return Ok(random_inputs(model, types)?.into_iter().map(|(name, tensor)| (name, tensor.into())).collect());
+    };
+    let text = |number: i64| {
+        let known = usize::try_from(number).ok().and_then(|at| texts.list().get(at)).cloned();
+        known.unwrap_or_else(|| format!("text {number}").into())
+    };
+    let one = |(name, tensor): (String, Tensor)| {
+        if !texts.is_input(&name) {
+            return Ok((name, tensor.into()));
+        }
+        let made = TextArray::new(tensor.dims(), tensor.data().to_i64s().into_iter().map(text).collect());
+        let size = || Error::TensorSize { elements: 0, dims: tensor.dims().to_vec() };
+        Ok((name, made.ok_or_else(size)?.into()))
+    };
+    random_inputs(model, types)?.into_iter().map(one).collect()
 }
 
 /// Values a model can take without harm: floats in [-1, 1), small non-negative integers, true.

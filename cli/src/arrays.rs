@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tensorc::binding;
-use tensorc::samples::random_inputs;
-use tensorc::{DType, Model, Tensor};
+use tensorc::samples::random_arrays;
+use tensorc::{Array, DType, Model, Tensor, TextArray};
 use tensorc_data::formats::stored_as;
 
 use super::failure::{CliFailure, Usage};
@@ -13,8 +13,25 @@ use super::npz;
 
 /// A model's inputs in signature order, and whether they were made up.
 pub struct Inputs {
-    pub arrays: Vec<(String, Tensor)>,
+    pub arrays: Vec<(String, Array)>,
     pub random: bool,
+}
+
+impl Inputs {
+    /// The inputs as graphs take them: numbers in the place of texts.
+    pub fn numbers(&self, model: &Model) -> Result<Vec<(String, Tensor)>, CliFailure> {
+        Ok(model.numbers_of(&self.named())?)
+    }
+
+    /// The inputs by borrowed names.
+    pub fn named(&self) -> Vec<(&str, Array)> {
+        self.arrays.iter().map(|(name, array)| (name.as_str(), array.clone())).collect()
+    }
+}
+
+/// Tensors by borrowed names.
+pub fn borrowed(tensors: &[(String, Tensor)]) -> Vec<(&str, Tensor)> {
+    tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect()
 }
 
 /// The arrays of a file, or random ones whose open dimensions `--shape` gives.
@@ -24,6 +41,7 @@ pub fn inputs(model: &Model, file: Option<&Path>, extents: &[String]) -> Result<
         Some(path) => {
             let mut arrays = npz::read(path)?;
             for (name, array) in &mut arrays {
+                let Array::Numbers(array) = array else { continue };
                 let declared = signature.iter().find(|(n, _)| n == name).and_then(|(_, t)| t.dtype);
                 let stored = declared.filter(|dtype| *dtype != array.dtype() && stored_as(*dtype) == array.dtype());
                 let Some(dtype) = stored else { continue };
@@ -36,7 +54,7 @@ pub fn inputs(model: &Model, file: Option<&Path>, extents: &[String]) -> Result<
         }
         None => {
             let types = binding::with_extents(model.graph(), &shapes(extents)?)?;
-            Ok(Inputs { arrays: random_inputs(model, &types)?, random: true })
+            Ok(Inputs { arrays: random_arrays(model, &types)?, random: true })
         }
     }
 }
@@ -80,9 +98,24 @@ pub fn values(model: &Model, args: &[String]) -> Result<Vec<(String, Tensor)>, C
     args.iter().map(one).collect()
 }
 
+const MAX_SHOWN_ELEMENTS: usize = 8;
+
+/// Type, shape and the first elements of an array.
+pub fn line(array: &Array) -> String {
+    match array {
+        Array::Numbers(t) => format!("{}{:?} {}", t.dtype(), t.dims(), summary(t)),
+        Array::Texts(texts) => format!("text{:?} {}", texts.dims(), first_texts(texts)),
+    }
+}
+
+fn first_texts(texts: &TextArray) -> String {
+    let shown: Vec<String> = texts.texts().iter().take(MAX_SHOWN_ELEMENTS).map(|text| format!("{text:?}")).collect();
+    let more = if texts.texts().len() > MAX_SHOWN_ELEMENTS { ", …" } else { "" };
+    format!("[{}{more}]", shown.join(", "))
+}
+
 /// The first elements of a tensor, and its range.
-pub fn summary(t: &Tensor) -> String {
-    const MAX_SHOWN_ELEMENTS: usize = 8;
+fn summary(t: &Tensor) -> String {
     let size = t.dtype().size();
     let values: Vec<f64> =
         t.bytes().chunks_exact(size).map(|b| tensorc::ir::scalar::Scalar::read(t.dtype(), b).as_f64()).collect();

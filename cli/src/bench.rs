@@ -9,9 +9,10 @@ use clap::Args;
 use serde_json::json;
 use tensorc::inspect::step_text;
 use tensorc::runtime::{AlignedBuffer, TensorMut, TensorRef};
-use tensorc::{Model, Options, Session, Tensor};
+use tensorc::{Array, Model, Options, Session, Tensor};
 
 use super::args::{CacheArgs, CompileArgs, InputArgs};
+use super::arrays::borrowed;
 use super::failure::CliFailure;
 use super::npz;
 use super::output::{print, warn};
@@ -50,8 +51,8 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
         args.compile.compiler_with(None, Options { code_cache: args.cache.folder(), ..Options::default() })?;
     let model = args.inputs.load(&compiler)?;
     let loaded = start.elapsed();
-    let inputs = args.inputs.arrays(&model)?;
-    let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let inputs = args.inputs.arrays(&model)?.numbers(&model)?;
+    let named = borrowed(&inputs);
     let ordered = model.ordered(&named)?;
     let start = Instant::now();
     let mut session = model.compile_for(&ordered)?;
@@ -73,7 +74,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
     let times = timed(&mut session, &refs, &mut results, args.repeat)?;
     let (median, min) = (times[times.len() / 2], times[0]);
     if let Some(path) = &args.output {
-        let named = session.outputs().iter().cloned().zip(outputs.iter().cloned());
+        let named = session.outputs().iter().cloned().zip(outputs.iter().cloned().map(Array::from));
         npz::write(path, &named.collect::<Vec<_>>())?;
     }
     let served = args.callers.map(|callers| serve(&model, &named, callers, args.repeat)).transpose()?;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
-use tensorc::Tensor;
 use tensorc::compare::{ComparisonRequest, Side, Tolerance, compare};
 use tensorc::report::{ModelReport, ReportRequest};
 
 use super::args::{CompileArgs, InputArgs};
+use super::arrays::borrowed;
 use super::failure::{CliFailure, Differs, Usage};
 use super::output::print;
 use super::report::{LAYERS, write};
@@ -61,10 +61,11 @@ pub fn run(args: &DiffArgs) -> Result<(), CliFailure> {
     let (compiler, other) = (first.compile.compiler()?, second.compile.compiler()?);
     let model = first.inputs.load(&compiler)?;
     let inputs = first.inputs.arrays(&model)?;
-    let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let own = inputs.numbers(&model)?;
+    let named = borrowed(&own);
     let path = second.other.as_deref().unwrap_or_else(|| second.inputs.path());
     let other = second.inputs.at(path).load(&other)?;
-    let (a, b) = (Side::of(&model, &named)?, Side::of(&other, &named)?);
+    let (a, b) = (Side::of(&model, &named)?, Side::of(&other, &borrowed(&inputs.numbers(&other)?))?);
     let tolerance = Tolerance { relative: args.rtol, absolute: args.atol };
     let layers = if args.out.is_some() { LAYERS } else { 0 };
     let found = compare(&a, &b, &ComparisonRequest { tolerance, layers })?;

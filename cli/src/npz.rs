@@ -4,24 +4,39 @@
 
 use std::path::Path;
 
-use tensorc::Tensor;
 use tensorc::runtime::TensorRef;
-use tensorc_data::formats::{read_arrays, write_arrays};
+use tensorc::{Array, Tensor, TextArray};
+use tensorc_data::formats::{ArrayRef, StoredArray, read_stored_arrays, write_stored_arrays};
 
 use super::failure::CliFailure;
 
 /// Every array of the file, in name order.
-pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, CliFailure> {
+pub fn read(path: &Path) -> Result<Vec<(String, Array)>, CliFailure> {
     let mut arrays = vec![];
-    for (name, array) in read_arrays(path)? {
-        arrays.push((name, Tensor::try_from(array)?));
+    for (name, array) in read_stored_arrays(path)? {
+        let array = match array {
+            StoredArray::Numbers(tensor) => Tensor::try_from(tensor)?.into(),
+            StoredArray::Texts(stored) => {
+                let texts = TextArray::of(&stored.dims, &stored.texts);
+                texts.ok_or_else(|| format!("array `{name}`: the texts do not fill {:?}", stored.dims))?.into()
+            }
+        };
+        arrays.push((name, array));
     }
     arrays.sort_by(|(a, _), (b, _)| a.cmp(b));
     Ok(arrays)
 }
 
 /// Writes arrays by name.
-pub fn write(path: &Path, arrays: &[(String, Tensor)]) -> Result<(), CliFailure> {
-    let all = arrays.iter().map(|(name, t)| (name.as_str(), TensorRef::new(t.dtype(), t.dims(), t.bytes())));
-    Ok(write_arrays(path, all)?)
+pub fn write(path: &Path, arrays: &[(String, Array)]) -> Result<(), CliFailure> {
+    let texts = arrays.iter().map(|(_, array)| match array {
+        Array::Texts(texts) => texts.texts().iter().map(|text| &**text).collect(),
+        Array::Numbers(_) => vec![],
+    });
+    let texts: Vec<Vec<&str>> = texts.collect();
+    let all = arrays.iter().zip(&texts).map(|((name, array), texts)| match array {
+        Array::Numbers(t) => (name.as_str(), ArrayRef::Numbers(TensorRef::new(t.dtype(), t.dims(), t.bytes()))),
+        Array::Texts(array) => (name.as_str(), ArrayRef::Texts(array.dims(), texts)),
+    });
+    Ok(write_stored_arrays(path, all)?)
 }

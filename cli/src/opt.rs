@@ -278,6 +278,7 @@ impl OptJob<'_> {
         if path.extension().is_none_or(|e| e != "tc") {
             let mut model = self.compiler.load_with(path, self.args.params.as_deref())?;
             kept_nodes_exist(&self.compiler, &model)?;
+            model.refuse_text_operators()?;
             if model.has_lists() {
                 model = model.with_elements(&self.shapes.keys().map(String::as_str).collect::<Vec<_>>())?;
             }

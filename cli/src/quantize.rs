@@ -143,7 +143,7 @@ fn samples(compiler: &Compiler, model: &Path, data: &Path) -> Result<Vec<Sample>
         return Err(format!("{}: the folder holds no .npz file", data.display()).into());
     }
     let one = |path: PathBuf| -> Result<Sample, CliFailure> {
-        let inputs = arrays::inputs(&model, Some(&path), &[])?.arrays;
+        let inputs = arrays::inputs(&model, Some(&path), &[])?.numbers(&model)?;
         // Errors of the library count samples; a file is named here.
         let named: Vec<(&str, ())> = inputs.iter().map(|(name, _)| (name.as_str(), ())).collect();
         model.ordered(&named).map_err(|source| InFile { path, source })?;

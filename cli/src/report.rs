@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tensorc::compare::{ComparisonRequest, Side, compare};
 use tensorc::report::{ModelReport, ReportRequest};
-use tensorc::{Compiler, Error, Tensor};
+use tensorc::{Compiler, Error};
 
 use super::args::{CompileArgs, InputArgs};
+use super::arrays::borrowed;
 use super::failure::CliFailure;
 use super::output::print;
 
@@ -39,8 +40,8 @@ pub fn run(args: &ReportArgs) -> Result<(), CliFailure> {
         Ok(model) => model,
         Err(failure) => return Err(refused(&compiler, path, &name, &args.out, failure)),
     };
-    let inputs = args.inputs.arrays(&model)?;
-    let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let inputs = args.inputs.arrays(&model)?.numbers(&model)?;
+    let named = borrowed(&inputs);
     let request = ReportRequest { repeat: (!args.no_measure).then_some(args.repeat) };
     let of = ModelReport::of(&model, &model.ordered(&named)?, &request);
     let mut report = match of {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tensorc::runtime::Profiler;
-use tensorc::{Options, Tensor};
+use tensorc::{Array, Options};
 
 use super::args::{CacheArgs, CompileArgs, InputArgs};
 use super::failure::CliFailure;
@@ -37,12 +37,14 @@ pub fn run(args: &RunArgs) -> Result<(), CliFailure> {
     let model = args.inputs.load(&compiler)?;
     let inputs = args.inputs.arrays(&model)?;
     if inputs.random {
-        for (name, t) in &inputs.arrays {
-            eprintln!("random input {name}: {}{:?}", t.dtype(), t.dims());
+        for (name, array) in &inputs.arrays {
+            match array {
+                Array::Numbers(t) => eprintln!("random input {name}: {}{:?}", t.dtype(), t.dims()),
+                Array::Texts(texts) => eprintln!("random input {name}: text{:?}", texts.dims()),
+            }
         }
     }
-    let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
-    let outputs = model.run(&named)?;
+    let outputs = model.run_arrays(&inputs.named())?;
     super::progress::clear();
     warn(&compiler);
     if let Some(path) = &args.trace {
@@ -52,6 +54,6 @@ pub fn run(args: &RunArgs) -> Result<(), CliFailure> {
     if let Some(path) = &args.output {
         return npz::write(path, &outputs);
     }
-    let lines = outputs.iter().map(|(name, t)| format!("{name}: {}{:?} {}\n", t.dtype(), t.dims(), arrays::summary(t)));
+    let lines = outputs.iter().map(|(name, array)| format!("{name}: {}\n", arrays::line(array)));
     print(&lines.collect::<String>())
 }

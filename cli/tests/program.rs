@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use tensorc_data::formats::{ArrayRef, StoredArray, StoredTexts, read_stored_arrays, write_stored_arrays};
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tensorc");
 
 fn tensorc(arguments: &[&str]) -> Output {
@@ -232,4 +234,31 @@ fn errors_say_what_to_do_next() {
     fails(&["run", &digits, "--backend=gcc"], 2, "gcc", "tensorc run --help");
     let kept = ["run", &digits, "--precision=bf16", "--keep-f32=no-such-node"];
     fails(&kept, 2, "the model has no node `no-such-node`", "tensorc run --help");
+}
+
+/// Arrays of texts are read, printed and written; without them, texts of the model are made up.
+#[test]
+fn texts_of_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (model, given, made) = (repository("tests/ml/imputed.onnx"), file("in.npz"), file("out.npz"));
+    let model = model.to_str().unwrap();
+    write_stored_arrays(&given, [("port", ArrayRef::Texts(&[3, 1], &["nan", "Q", "h\u{e9}"]))]).unwrap();
+    let text = printed(&["run", model, "--input", &given]);
+    assert_eq!(text, "filled: text[3, 1] [\"S\", \"Q\", \"h\u{e9}\"]\ncode: i64[3, 1] [2, 1, -1]\n");
+    printed(&["run", model, "--input", &given, "--output", &made]);
+    let arrays = read_stored_arrays(&made).unwrap();
+    let StoredArray::Texts(filled) = &arrays[0].1 else { panic!("{arrays:?}") };
+    assert_eq!(*filled, StoredTexts { dims: vec![3, 1], texts: ["S", "Q", "h\u{e9}"].map(String::from).to_vec() });
+    assert!(matches!(&arrays[1].1, StoredArray::Numbers(codes) if codes.to_vec::<i64>().unwrap() == [2, 1, -1]));
+    assert!(printed(&["run", model, "--shape", "n=2"]).contains("filled: text[2, 1] ["));
+    assert!(printed(&["bench", model, "--input", &given, "--repeat", "1"]).contains("median"));
+    write_stored_arrays(
+        &given,
+        [("port", ArrayRef::Numbers(tensorc::runtime::TensorRef::from_slice(&[1, 1], &[1i64])))],
+    )
+    .unwrap();
+    let output = tensorc(&["run", model, "--input", &given]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.starts_with("tensorc: input `port` holds texts, numbers are given"), "{text}");
 }

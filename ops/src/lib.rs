@@ -15,6 +15,7 @@
 pub mod compose;
 pub mod def;
 pub mod math;
+pub mod texts;
 
 mod activation;
 mod adjoint;

@@ -9,6 +9,7 @@ use tensorc::DType;
 use tensorc::runtime::TensorRef;
 
 use crate::element;
+use crate::texts::is_text_array;
 
 /// An array that Python owns, whose elements lie in row-major order without gaps, at an address that suits their type. As long as it
 /// lives, the object cannot move or free them.
@@ -120,14 +121,10 @@ fn as_numbers<'py>(array: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Op
 }
 
 fn no_numbers(array: &Bound<'_, PyAny>) -> PyErr {
-    let dtype = array.getattr("dtype");
-    let is_text = dtype.as_ref().is_ok_and(|dtype| {
-        let kind = dtype.getattr("kind").and_then(|kind| kind.extract::<char>());
-        kind.is_ok_and(|kind| matches!(kind, 'U' | 'S' | 'O' | 'T'))
-    });
-    if is_text {
-        return PyTypeError::new_err("strings and other objects are not supported. Actual: (tensor(string))");
+    if is_text_array(array) {
+        return PyTypeError::new_err("strings and other objects are no numbers");
     }
+    let dtype = array.getattr("dtype");
     let dtype = dtype.map_or_else(|_| "unknown".to_owned(), |dtype| dtype.to_string());
     PyTypeError::new_err(format!(
         "an array of {dtype}: tensors hold float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool or narrow \

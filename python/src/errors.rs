@@ -60,6 +60,8 @@ fn class_of(error: &Error) -> Class {
         | Error::UnknownInput { .. }
         | Error::UnknownOutput { .. }
         | Error::UnknownLengths { .. }
+        | Error::TextInput { .. }
+        | Error::TextOperator { .. }
         | Error::TensorSize { .. }
         | Error::TensorType { .. }
         | Error::Shape(_) => Class::InvalidArgument,
@@ -71,6 +73,7 @@ fn class_of(error: &Error) -> Class {
             | RunError::Value(_) => Class::InvalidArgument,
             _ => Class::RuntimeException,
         },
+        Error::TextOperators { .. } | Error::TextBranches { .. } => Class::NotImplemented,
         Error::Memory(_) | Error::Internal(_) | Error::Plan(_) => Class::RuntimeException,
         _ => Class::Fail,
     }
@@ -110,6 +113,7 @@ fn node_of(error: &Error) -> Option<&str> {
             OnnxError::Attribute { node, .. } => Some(node),
             _ => None,
         },
+        Error::TextOperator { node, .. } => Some(node),
         Error::Run(RunError::Value(broken)) => Some(&broken.requirement.node),
         Error::Run(
             RunError::Panic { step, .. }

@@ -11,6 +11,7 @@ mod mxnet;
 mod session;
 mod signals;
 mod signature;
+mod texts;
 
 use pyo3::prelude::*;
 

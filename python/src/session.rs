@@ -9,13 +9,14 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use tensorc::runtime::TensorRef;
-use tensorc::{Compiler, Error, Model, Output, Tensor};
+use tensorc::{Array, Compiler, Error, Model};
 
 use crate::arrays::BorrowedArray;
 use crate::compilers::{self, Setting};
 use crate::errors::{self, Class};
 use crate::host_memory::numpy_array;
 use crate::signature::{ModelFile, ModelSignature, StatedExtent, StatedValue};
+use crate::texts::{FeedValue, TEXTS, array_of, dictionaries, is_text_array, map_parts, texts_of};
 use crate::{element, signals};
 
 /// A model that is loaded, and compiled for the shapes it is run with.
@@ -27,8 +28,8 @@ pub struct Session {
     signature: Py<ModelSignature>,
 }
 
-/// An array for an input.
-type Feed<'py> = (Bound<'py, PyString>, BorrowedArray);
+/// A value for an input.
+type Feed<'py> = (Bound<'py, PyString>, FeedValue);
 
 #[pymethods]
 impl Session {
@@ -72,9 +73,13 @@ impl Session {
         }
         let feeds = feeds_of(feeds, &signature.inputs)?;
         check_feeds(py, &feeds, &signature.inputs)?;
-        let inputs = named(&feeds)?;
+        let Some(inputs) = numbers(&feeds)?.filter(|_| !model.takes_or_gives_texts()) else {
+            let inputs = owned(py, &feeds)?;
+            let results = self.done(py, signals::interruptible(py, || model.run_arrays(&inputs)))?;
+            return chosen(py, results.iter().map(|(_, array)| array_of(py, array)), &wanted);
+        };
         let results = self.done(py, signals::interruptible(py, || model.run_on(&inputs)))?;
-        arrays(py, results, &wanted)
+        chosen(py, results.into_iter().map(|output| numpy_array(py, output)), &wanted)
     }
 }
 
@@ -101,7 +106,8 @@ impl Session {
         }
     }
 
-    /// Of a model with inputs that are sequences, which are lists of arrays, or optional, which may be `None`.
+    /// Of a model with inputs or outputs that are sequences, which are lists of arrays, optional, which may be `None`, or maps, which are
+    /// dictionaries.
     fn run_lists<'py>(
         &self,
         py: Python<'py>,
@@ -110,29 +116,37 @@ impl Session {
         feeds: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let signature = self.signature.get();
-        let mut tensors = vec![];
+        let mut given = vec![];
         for (name, value) in items(feeds)? {
             let stated = signature.inputs.iter().find(|input| name == *input.name);
             match stated {
                 Some(input) if input.kind.contains("seq(") && !value.is_none() => {
                     for (at, element) in value.try_iter()?.enumerate() {
-                        tensors.push((format!("{name}[{at}]"), owned(&element?)?));
+                        let element = feed(&element?, input.kind.contains(TEXTS))?.owned(py)?;
+                        given.push((format!("{name}[{at}]"), element));
                     }
                 }
                 _ if value.is_none() => {}
-                _ => tensors.push((name.to_string(), owned(&value)?)),
+                Some(input) if input.kind.starts_with("map(") => {
+                    given.extend(map_parts(name.to_str()?, &value, &input.kind)?)
+                }
+                _ => {
+                    let is_text = stated.is_some_and(|input| input.kind.contains(TEXTS));
+                    given.push((name.to_string(), feed(&value, is_text)?.owned(py)?));
+                }
             }
         }
-        let inputs: Vec<(&str, Tensor)> =
-            tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
-        let results = self.done(py, signals::interruptible(py, || model.run(&inputs)))?;
+        let inputs: Vec<(&str, Array)> = given.iter().map(|(name, array)| (name.as_str(), array.clone())).collect();
+        let results = self.done(py, signals::interruptible(py, || model.run_arrays(&inputs)))?;
         let all = PyList::empty(py);
         for output in &signature.outputs {
             let elements = results.iter().filter(|(name, _)| is_element(name, &output.name));
-            let arrays = elements.map(|(_, tensor)| array_of(py, tensor)).collect::<PyResult<Vec<_>>>()?;
-            match output.kind.contains("seq(") {
-                true => all.append(arrays)?,
-                false => all.append(arrays.into_iter().next())?,
+            let arrays = elements.map(|(_, array)| array_of(py, array)).collect::<PyResult<Vec<_>>>()?;
+            let keys = model.texts().and_then(|texts| texts.map_keys(&output.name));
+            match (output.kind.contains("seq("), keys, &arrays[..]) {
+                (true, Some(keys), [values]) => all.append(dictionaries(values, keys)?)?,
+                (true, ..) => all.append(arrays)?,
+                (false, ..) => all.append(arrays.into_iter().next())?,
             }
         }
         match wanted {
@@ -213,36 +227,58 @@ fn feeds_of<'py>(feeds: &Bound<'py, PyAny>, inputs: &[StatedValue]) -> PyResult<
     items.into_iter().map(one).collect()
 }
 
-/// The elements of an array, or of lists of numbers, which become numbers of the type that the model states.
-fn array_for(name: &Bound<'_, PyString>, value: &Bound<'_, PyAny>, inputs: &[StatedValue]) -> PyResult<BorrowedArray> {
+/// The elements of an array, or of lists of numbers or texts, which become elements of the type that the model states.
+fn array_for(name: &Bound<'_, PyString>, value: &Bound<'_, PyAny>, inputs: &[StatedValue]) -> PyResult<FeedValue> {
     let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
-    let stated = inputs.iter().find(|input| *name == *input.name).and_then(|input| input.dtype);
-    let array = match stated.filter(|_| is_list) {
+    let stated = inputs.iter().find(|input| *name == *input.name);
+    if let Some(stated) = stated.filter(|stated| !stated.is_text() && is_text_array(value)) {
+        return Err(other_type(value.py(), TEXTS, stated));
+    }
+    let dtype = stated.and_then(|input| input.dtype);
+    let array = match dtype.filter(|_| is_list) {
         Some(dtype) => {
             let py = value.py();
             let numbers = py.import("numpy")?.call_method1("asarray", (value, element::numpy_dtype(py, dtype)?))?;
             BorrowedArray::of(&numbers)
         }
-        None => BorrowedArray::of(value),
+        None => match feed(value, stated.is_some_and(StatedValue::is_text))? {
+            FeedValue::Numbers(array) => Ok(array),
+            texts @ FeedValue::Texts(_) => return Ok(texts),
+        },
     };
-    array?.read_as(stated)
+    Ok(FeedValue::Numbers(array?.read_as(dtype)?))
+}
+
+/// A value for an input, which may be texts.
+fn feed(value: &Bound<'_, PyAny>, is_text: bool) -> PyResult<FeedValue> {
+    match if is_text { texts_of(value)? } else { None } {
+        Some(texts) => Ok(FeedValue::Texts(texts)),
+        None => BorrowedArray::of(value).map(FeedValue::Numbers),
+    }
+}
+
+/// That an array is of another type than an input.
+fn other_type(py: Python<'_>, actual: &str, stated: &StatedValue) -> PyErr {
+    let (expected, name) = (&stated.kind, &stated.name);
+    let message = format!("Unexpected input data type. Actual: ({actual}) , expected: ({expected}) for input: {name}");
+    Class::InvalidArgument.error(py, &message, None)
 }
 
 /// Whether arrays have the types and shapes that the model states.
 fn check_feeds(py: Python<'_>, feeds: &[Feed<'_>], inputs: &[StatedValue]) -> PyResult<()> {
     let invalid = |message: String| Err(Class::InvalidArgument.error(py, &message, None));
-    for (name, array) in feeds {
+    for (name, value) in feeds {
         let Some(stated) = inputs.iter().find(|input| *name == *input.name) else {
             return invalid(format!("Invalid input name: {name}"));
         };
-        if stated.dtype.is_some_and(|dtype| dtype != array.dtype()) {
-            let actual = element::onnx_name(array.dtype());
-            let (expected, name) = (&stated.kind, &stated.name);
-            return invalid(format!(
-                "Unexpected input data type. Actual: ({actual}) , expected: ({expected}) for input: {name}"
-            ));
+        let is_other = match value {
+            FeedValue::Numbers(array) => stated.is_text() || stated.dtype.is_some_and(|dtype| dtype != array.dtype()),
+            FeedValue::Texts(_) => !stated.is_text(),
+        };
+        if is_other {
+            return Err(other_type(py, &value.kind(), stated));
         }
-        if let Some(problem) = stated.shape.as_ref().and_then(|shape| misfit(name, array.dims(), shape)) {
+        if let Some(problem) = stated.shape.as_ref().and_then(|shape| misfit(name, value.dims(), shape)) {
             return invalid(format!("{problem} Please fix either the inputs/outputs or the model."));
         }
     }
@@ -266,27 +302,29 @@ fn misfit(name: &Bound<'_, PyString>, dims: &[u64], stated: &[StatedExtent]) -> 
     (!wrong.is_empty()).then(|| begin() + &wrong)
 }
 
-fn named<'f>(feeds: &'f [Feed<'_>]) -> PyResult<Vec<(&'f str, TensorRef<'f>)>> {
-    feeds.iter().map(|(name, array)| Ok((name.to_str()?, array.tensor()))).collect()
+/// The tensors of feeds, if all are numbers.
+fn numbers<'f>(feeds: &'f [Feed<'_>]) -> PyResult<Option<Vec<(&'f str, TensorRef<'f>)>>> {
+    let one = |(name, value): &'f Feed<'_>| match value {
+        FeedValue::Numbers(array) => Some(name.to_str().map(|name| (name, array.tensor()))),
+        FeedValue::Texts(_) => None,
+    };
+    feeds.iter().map(one).collect::<Option<PyResult<Vec<_>>>>().transpose()
+}
+
+/// Copies of feeds.
+fn owned<'f>(py: Python<'_>, feeds: &'f [Feed<'_>]) -> PyResult<Vec<(&'f str, Array)>> {
+    feeds.iter().map(|(name, value)| Ok((name.to_str()?, value.owned(py)?))).collect()
 }
 
 /// Results as arrays: those at some positions, or all.
-fn arrays<'py>(py: Python<'py>, results: Vec<Output>, wanted: &[usize]) -> PyResult<Bound<'py, PyList>> {
-    let all = results.into_iter().map(|output| numpy_array(py, output)).collect::<PyResult<Vec<_>>>()?;
+fn chosen<'py>(
+    py: Python<'py>,
+    results: impl Iterator<Item = PyResult<Bound<'py, PyAny>>>,
+    wanted: &[usize],
+) -> PyResult<Bound<'py, PyList>> {
+    let all = results.collect::<PyResult<Vec<_>>>()?;
     match wanted {
         [] => PyList::new(py, all),
         some => PyList::new(py, some.iter().filter_map(|at| all.get(*at))),
     }
-}
-
-/// A copy of an array.
-fn owned(array: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    let borrowed = BorrowedArray::of(array)?;
-    let TensorRef { dtype, dims, data } = borrowed.tensor();
-    Tensor::from_bytes(dtype, dims, data.to_vec()).map_err(|error| errors::raised(array.py(), &error))
-}
-
-/// A copy of a tensor.
-fn array_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
-    numpy_array(py, Output::try_from(tensor).map_err(|error| errors::raised(py, &error))?)
 }

@@ -12,6 +12,7 @@ use tensorc_frontend::onnx::tensor::data_type;
 use tensorc_frontend::onnx::{OnnxError, OnnxModel};
 
 use crate::element;
+use crate::texts::TEXTS;
 
 /// Where a model comes from.
 #[derive(Clone)]
@@ -86,8 +87,15 @@ pub struct StatedValue {
     pub dtype: Option<DType>,
     /// `None` if not even their number is known.
     pub shape: Option<Vec<StatedExtent>>,
-    /// Whether it is a sequence or optional.
+    /// Whether it is a sequence, optional, or a map.
     pub is_list: bool,
+}
+
+impl StatedValue {
+    /// Whether it is a tensor of texts.
+    pub fn is_text(&self) -> bool {
+        self.kind == TEXTS
+    }
 }
 
 /// Inputs, outputs and metadata of a model.
@@ -133,7 +141,7 @@ impl ModelSignature {
         })
     }
 
-    /// Whether inputs or outputs are sequences or optional.
+    /// Whether inputs or outputs are sequences, optional, or maps.
     pub fn has_lists(&self) -> bool {
         self.inputs.iter().chain(&self.outputs).any(|stated| stated.is_list)
     }
@@ -206,7 +214,7 @@ fn stated(info: &ValueInfoProto) -> StatedValue {
         }
         _ => (None, None),
     };
-    let is_list = matches!(value, Some(TypeValue::Sequence(_) | TypeValue::Optional(_)));
+    let is_list = matches!(value, Some(TypeValue::Sequence(_) | TypeValue::Optional(_) | TypeValue::Map(_)));
     StatedValue { name: info.name().to_owned(), kind: kind(value), dtype, shape, is_list }
 }
 
@@ -233,7 +241,9 @@ fn kind(value: Option<&TypeValue>) -> String {
             Some(dtype) => format!("sparse_{}", element::onnx_name(dtype)),
             None => format!("sparse_tensor({})", other_element(tensor.elem_type())),
         },
-        Some(TypeValue::Map(map)) => format!("map({})", inner(map.value_type.as_deref())),
+        Some(TypeValue::Map(map)) => {
+            format!("map({},{})", other_element(map.key_type()), inner(map.value_type.as_deref()))
+        }
         Some(TypeValue::Opaque(_)) => "opaque".to_owned(),
     }
 }

@@ -48,6 +48,8 @@ def tensor(array, name=""):
 
 
 def tensor_type(element, shape):
+    if shape is None:
+        return _message((1, _message((1, element))))
     dims = [(1, _message((1, d) if isinstance(d, int) else (2, d)) if d is not None else b"") for d in shape]
     return _message((1, _message((1, element), (2, _message(*dims)))))
 
@@ -60,6 +62,19 @@ def sequence(name, element, shape):
     return _message((1, name), (2, _message((4, _message((1, tensor_type(element, shape)))))))
 
 
+def map_type(key, element):
+    return _message((5, _message((1, key), (2, tensor_type(element, None)))))
+
+
+def map_value(name, key, element):
+    return _message((1, name), (2, map_type(key, element)))
+
+
+def maps_value(name, key, element):
+    """A sequence of maps."""
+    return _message((1, name), (2, _message((4, _message((1, map_type(key, element)))))))
+
+
 def _attribute(name, given):
     if isinstance(given, bool) or isinstance(given, int):
         return _message((1, name), (3, int(given)), (20, 2))
@@ -69,13 +84,15 @@ def _attribute(name, given):
         return _message((1, name), (4, given), (20, 3))
     if isinstance(given, bytes):
         return _message((1, name), (6, given), (20, 5))
+    if given and all(isinstance(text, str) for text in given):
+        return _message((1, name), *[(9, text) for text in given], (20, 8))
     return _message((1, name), *[(8, int(number)) for number in given], (20, 7))
 
 
-def node(op, inputs, outputs, name="", **attributes):
+def node(op, inputs, outputs, name="", domain="", **attributes):
     given = [(5, _attribute(key, number)) for key, number in attributes.items()]
     ends = [(1, name_) for name_ in inputs] + [(2, name_) for name_ in outputs]
-    return _message(*ends, (3, name), (4, op), *given)
+    return _message(*ends, (3, name), (4, op), *given, (7, domain))
 
 
 def graph(nodes, inputs, outputs, initializers=(), name="g"):
@@ -88,10 +105,11 @@ def graph(nodes, inputs, outputs, initializers=(), name="g"):
     )
 
 
-def model(nodes, inputs, outputs, initializers=(), opset=17, metadata=()):
+def model(nodes, inputs, outputs, initializers=(), opset=17, metadata=(), domains=()):
+    others = [(8, _message((1, domain), (2, version))) for domain, version in domains]
     whole = graph(nodes, inputs, outputs, initializers)
     entries = [(14, _message((1, key), (2, text))) for key, text in metadata]
-    return _message((1, 8), (2, "test"), (5, 3), (7, whole), (8, _message((2, opset))), *entries)
+    return _message((1, 8), (2, "test"), (5, 3), (7, whole), (8, _message((2, opset))), *others, *entries)
 
 
 def unary(op="Relu", element=FLOAT, shape=("n", 3), name="act"):

@@ -4,14 +4,16 @@ use std::fmt::Write;
 
 use tensorc_runtime::artifact::{Manifest, TensorInfo};
 
+use crate::texts::ModelTexts;
+
 /// Declarations that every header has, once in a program.
 const COMMON: &str = include_str!("tensorc.h.in");
 
 /// Declarations of every header of a model for a GPU.
 const GPU: &str = include_str!("tensorc_gpu.h.in");
 
-/// The text of the header.
-pub fn write(manifest: &Manifest) -> String {
+/// The text of the header. A model with texts has them in a list.
+pub fn write(manifest: &Manifest, texts: Option<&ModelTexts>) -> String {
     let name = &manifest.name;
     let upper = name.to_uppercase();
     let target = match &manifest.gpu {
@@ -21,7 +23,10 @@ pub fn write(manifest: &Manifest) -> String {
     let common = format!("{COMMON}{}", if manifest.gpu.is_some() { GPU } else { "" });
     let mut h = format!("/* {name}: compiled by tensorc {} for {target}. */\n", manifest.compiler);
     let _ = write!(h, "#ifndef {upper}_H\n#define {upper}_H\n\n{common}\n");
-    signature(&mut h, manifest);
+    signature(&mut h, manifest, texts);
+    if let Some(texts) = texts.filter(|texts| !texts.list().is_empty()) {
+        text_list(&mut h, &manifest.name, texts);
+    }
     let weights = match (manifest.weights.bytes, manifest.weights.embedded) {
         (0, _) => "The model has no weights: give null.".to_owned(),
         (bytes, true) => format!("The weights, {bytes} bytes, are inside the object: give null."),
@@ -128,12 +133,16 @@ tc_status {name}_init({name}_context **out, void *memory, uint64_t bytes, const 
 }
 
 /// Inputs, outputs and dynamic dimensions as a comment.
-fn signature(h: &mut String, manifest: &Manifest) {
+fn signature(h: &mut String, manifest: &Manifest, texts: Option<&ModelTexts>) {
     let line = |t: &TensorInfo| format!("{} {}[{}]", t.name.replace("*/", "* /"), t.dtype, t.dims.join(", "));
+    let is_text = |side: &str, name: &str| {
+        texts.is_some_and(|texts| if side == "inputs" { texts.is_input(name) } else { texts.is_output(name) })
+    };
     let _ = writeln!(h, "/* Tensors are row-major.");
     for (side, tensors) in [("inputs", &manifest.inputs), ("outputs", &manifest.outputs)] {
         for (i, tensor) in tensors.iter().enumerate() {
-            let _ = writeln!(h, " *   {side}[{i}]: {}", line(tensor));
+            let texts = if is_text(side, &tensor.name) { ", numbers of texts" } else { "" };
+            let _ = writeln!(h, " *   {side}[{i}]: {}{texts}", line(tensor));
         }
     }
     for (name, min, max, step) in manifest.ranges() {
@@ -144,4 +153,42 @@ fn signature(h: &mut String, manifest: &Manifest) {
         let _ = writeln!(h, " *   {} is {min} to {max}, known in a run", name.replace("*/", "* /"));
     }
     let _ = writeln!(h, " */");
+}
+
+/// The texts by their numbers.
+fn text_list(h: &mut String, name: &str, texts: &ModelTexts) {
+    let (upper, list) = (name.to_uppercase(), texts.list());
+    let _ = write!(
+        h,
+        "/* Texts are numbers: positions in this list. A text of an input that is not in it is any other number, equal texts the\n \
+         * same. */\n#define {upper}_TEXTS {}\n",
+        list.len()
+    );
+    let _ = writeln!(h, "static const char *const {name}_texts[{upper}_TEXTS] = {{");
+    for text in list {
+        let _ = writeln!(h, "    \"{}\",", in_c(text));
+    }
+    let _ = writeln!(h, "}};");
+}
+
+/// A text between the quotes of C.
+fn in_c(text: &str) -> String {
+    let one = |byte: u8| match byte {
+        b'"' | b'\\' => format!("\\{}", char::from(byte)),
+        // Trigraphs begin with two.
+        b'?' => "\\?".to_owned(),
+        b' '..=b'~' => char::from(byte).to_string(),
+        _ => format!("\\{byte:03o}"),
+    };
+    text.bytes().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_between_quotes() {
+        assert_eq!(in_c("a\"b\\c?\n\u{e9}1"), "a\\\"b\\\\c\\?\\012\\303\\2511");
+    }
 }

@@ -143,6 +143,7 @@ pub struct Artifact {
 /// The request does not fit the model; shapes in it depend on values in a way that artifacts have no form for; it calls functions
 /// of this process, or changes states; the compiler's back end has no code for the target.
 pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
+    model.refuse_text_operators()?;
     let compiler = model.compiler();
     check_name(&request.name)?;
     let made_for = match compiler.target().is_gpu() {
@@ -208,7 +209,7 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     let object = emit_object(&object, backend, request.target, threads)?;
     // As the object has it: with the bytes of code.
     let manifest = Manifest::of_elf(&object).map_err(|e| Error::Internal(format!("the manifest of an object: {e}")))?;
-    let header = header::write(&manifest);
+    let header = header::write(&manifest, model.texts());
     let weights = (!request.embed_weights).then(|| block.file());
     let names = |numbers: &[u32]| numbers.iter().map(|n| kernel_name(&request.name, *n as usize)).collect();
     let open_text = |(v, numbers): (&Variant, &Vec<u32>)| Some(v.open.as_ref()?.0.text(&request.name, names(numbers)));

@@ -58,6 +58,7 @@ impl Inspection {
     /// # Errors
     /// The extents contradict the model, or it does not compile.
     pub fn of(model: &Model, shapes: &BTreeMap<String, Vec<u64>>) -> Result<Inspection, InspectError> {
+        model.refuse_text_operators()?;
         let compiler = model.compiler();
         let mut bound = model.graph().clone();
         binding::bind(&mut bound, shapes)?;

@@ -73,6 +73,7 @@ impl Model {
     /// A name is none of the model; the type of an output is not that of its input but for one axis that grows; or the model has
     /// branches or sequences that its inputs decide ([`Model::has_branches`], [`Model::has_lists`]), or runs on a GPU.
     pub fn stateful(&self, states: &[State]) -> Result<StatefulModel, Error> {
+        self.refuse_text_operators()?;
         if let Some(first) = states.first()
             && (self.has_branches() || self.has_lists() || self.compiler().gpu().is_some())
         {

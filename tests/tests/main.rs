@@ -55,6 +55,7 @@ mod shapes;
 mod stateful;
 mod support;
 mod symbols;
+mod texts;
 mod tidy;
 mod training;
 mod user_operators;

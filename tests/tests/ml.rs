@@ -276,7 +276,7 @@ fn texts_are_numbers_of_the_model() {
     }
     let sound = OnnxModel::decode(sound, None).unwrap();
     let imported = import(sound, crate::support::stored::COMPILER.registry(), &ImportOptions::default()).unwrap();
-    assert_eq!(imported.texts, ["left", "right", "down"]);
+    assert_eq!(imported.texts.list, ["left", "right", "down"]);
     let cast = with(node("Cast", &["label"], &["number"]), vec![int("to", DataType::Float as i64)]);
     let why = why_refused(model(vec![classifier(), cast], &["number"]));
     assert!(why.contains("its operand `label` is a tensor of texts"), "{why}");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tensorc_runtime::TensorMut;
 use tensorc_runtime::host_tensor::byte_len;
 
-use super::npy_array::array;
+use super::npy_array::{StoredArray, array};
 use super::npy_header::NpyHeader;
 use super::{npz, to_native};
 use crate::HostTensor;
@@ -138,13 +138,26 @@ impl Dataset for NpyDataset {
 /// The file cannot be read, is damaged, or has elements that tensors do not have.
 pub fn read_arrays(path: impl AsRef<Path>) -> Result<Vec<(String, HostTensor)>, DataError> {
     let path = path.as_ref();
+    let one = |(name, array): (String, StoredArray)| match array.numbers() {
+        Ok(tensor) => Ok((name, tensor)),
+        Err(cause) => Err(DataError::at(ExamplePlace::file(path), npz::of(&name, cause))),
+    };
+    read_stored_arrays(path)?.into_iter().map(one).collect()
+}
+
+/// As [`read_arrays`], of arrays that may also be texts: elements `U` and `S` of numpy.
+///
+/// # Errors
+/// As [`read_arrays`].
+pub fn read_stored_arrays(path: impl AsRef<Path>) -> Result<Vec<(String, StoredArray)>, DataError> {
+    let path = path.as_ref();
     let read = || {
         let mut file = BufReader::new(File::open(path)?);
         if file.fill_buf()?.starts_with(b"PK") {
             return npz::read(file);
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(vec![(name, array(file, u64::MAX)?)])
+        Ok(vec![(name, array(file, u64::MAX)?.0)])
     };
     read().map_err(|cause| DataError::at(ExamplePlace::file(path), cause))
 }

@@ -27,12 +27,40 @@ pub struct NpyHeader {
     pub offset: u64,
 }
 
+/// A header whose element type is as numpy names it.
+pub(super) struct RawHeader {
+    pub descr: Vec<u8>,
+    pub fortran: bool,
+    pub dims: Vec<u64>,
+    offset: u64,
+}
+
 impl NpyHeader {
     /// Reads a header and nothing behind it.
     ///
     /// # Errors
     /// This is no header, or one of elements that tensors do not have.
     pub fn read(reader: &mut impl Read) -> Result<NpyHeader, Cause> {
+        NpyHeader::of(RawHeader::read(reader)?)
+    }
+
+    /// A header of numbers.
+    ///
+    /// # Errors
+    /// The elements are none that tensors have.
+    pub(super) fn of(raw: RawHeader) -> Result<NpyHeader, Cause> {
+        let unknown = || Cause::Format(format!("element type {} is not supported", shown(&raw.descr)));
+        let (dtype, big) = element(&raw.descr).ok_or_else(unknown)?;
+        Ok(NpyHeader { dtype, big, fortran: raw.fortran, dims: raw.dims, offset: raw.offset })
+    }
+}
+
+impl RawHeader {
+    /// Reads a header and nothing behind it.
+    ///
+    /// # Errors
+    /// This is no header.
+    pub fn read(reader: &mut impl Read) -> Result<RawHeader, Cause> {
         let mut start = [0; 8];
         read_header(reader, &mut start)?;
         let [magic @ .., major, _minor] = start;
@@ -53,7 +81,7 @@ impl NpyHeader {
         let mut text = vec![0; length];
         read_header(reader, &mut text)?;
         let offset = (start.len() + digits + length) as u64;
-        Ok(NpyHeader { offset, ..dictionary(&text)? })
+        Ok(RawHeader { offset, ..dictionary(&text)? })
     }
 }
 
@@ -91,11 +119,19 @@ pub fn write(dtype: DType, dims: &[u64]) -> Result<Vec<u8>, Cause> {
     let stored = stored_as(dtype);
     let order = if dtype.size() == 1 { '|' } else { '<' };
     let kind = KINDS.into_iter().find(|(_, dtype)| *dtype == stored).map_or("", |(name, _)| name);
+    write_with(&format!("{order}{kind}"), dims)
+}
+
+/// As [`write`], of elements that numpy names so.
+///
+/// # Errors
+/// As [`write`].
+pub(super) fn write_with(descr: &str, dims: &[u64]) -> Result<Vec<u8>, Cause> {
     let dims: String = match dims {
         [n] => format!("{n},"),
         _ => dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),
     };
-    let mut text = format!("{{'descr': '{order}{kind}', 'fortran_order': False, 'shape': ({dims}), }}");
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
     let start = MAGIC.len() + 4;
     text += &" ".repeat(63 - (start + text.len()) % 64);
     text.push('\n');
@@ -171,7 +207,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-fn dictionary(text: &[u8]) -> Result<NpyHeader, Cause> {
+fn dictionary(text: &[u8]) -> Result<RawHeader, Cause> {
     let mut rest = Rest(text);
     let (mut descr, mut fortran, mut shape) = (None, None, None);
     rest.expect(b'{')?;
@@ -199,9 +235,7 @@ fn dictionary(text: &[u8]) -> Result<NpyHeader, Cause> {
     let (Some(descr), Some(fortran), Some(dims)) = (descr, fortran, shape) else {
         return Err(Cause::Format("a header without descr, fortran_order or shape".into()));
     };
-    let unknown = || Cause::Format(format!("element type {} is not supported", shown(descr)));
-    let (dtype, big) = element(descr).ok_or_else(unknown)?;
-    Ok(NpyHeader { dtype, big, fortran, dims, offset: 0 })
+    Ok(RawHeader { descr: descr.to_vec(), fortran, dims, offset: 0 })
 }
 
 #[cfg(test)]

@@ -11,9 +11,8 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 use super::inflated_limit;
-use super::npy_array::array;
-use super::npy_header;
-use crate::HostTensor;
+use super::npy_array::{StoredArray, array};
+use super::{npy_header, npy_text};
 use crate::error::{Cause, DataError, ExamplePlace};
 
 /// What numpy appends to the names of arrays.
@@ -41,7 +40,7 @@ impl From<ZipError> for Cause {
 }
 
 /// The arrays of an archive, in its order; other files in it are left out.
-pub(super) fn read(file: BufReader<File>) -> Result<Vec<(String, HostTensor)>, Cause> {
+pub(super) fn read(file: BufReader<File>) -> Result<Vec<(String, StoredArray)>, Cause> {
     // Entries may lie in each other, so that all of them together have a limit.
     let mut stored = file.get_ref().metadata()?.len();
     let mut inflated = inflated_limit(stored);
@@ -52,8 +51,8 @@ pub(super) fn read(file: BufReader<File>) -> Result<Vec<(String, HostTensor)>, C
         let entry = zip.by_index(i)?;
         let Some(name) = entry.name().strip_suffix(SUFFIX).map(str::to_owned) else { continue };
         let left = if entry.compression() == CompressionMethod::Stored { &mut stored } else { &mut inflated };
-        let array = array(entry, *left).map_err(|cause| of(&name, cause))?;
-        *left -= array.bytes().len() as u64;
+        let (array, bytes) = array(entry, *left).map_err(|cause| of(&name, cause))?;
+        *left -= bytes;
         arrays.push((name, array));
     }
     Ok(arrays)
@@ -87,11 +86,35 @@ pub fn write_arrays<'a>(
     path: impl AsRef<Path>,
     arrays: impl IntoIterator<Item = (&'a str, TensorRef<'a>)>,
 ) -> Result<(), DataError> {
+    write_stored_arrays(path, arrays.into_iter().map(|(name, array)| (name, ArrayRef::Numbers(array))))
+}
+
+/// An array to write.
+#[derive(Clone, Copy, Debug)]
+pub enum ArrayRef<'a> {
+    /// Numbers.
+    Numbers(TensorRef<'a>),
+    /// Texts of a shape.
+    Texts(&'a [u64], &'a [&'a str]),
+}
+
+/// As [`write_arrays`], of arrays that may also be texts, which are elements `U` of numpy.
+///
+/// # Errors
+/// As [`write_arrays`].
+pub fn write_stored_arrays<'a>(
+    path: impl AsRef<Path>,
+    arrays: impl IntoIterator<Item = (&'a str, ArrayRef<'a>)>,
+) -> Result<(), DataError> {
     let path = path.as_ref();
     let write = || -> Result<(), Cause> {
         let mut zip = ZipWriter::new(BufWriter::new(File::create(path)?));
         for (name, array) in arrays {
-            put(&mut zip, name, array).map_err(|cause| of(name, cause))?;
+            let mut put = || match array {
+                ArrayRef::Numbers(tensor) => put(&mut zip, name, tensor),
+                ArrayRef::Texts(dims, texts) => put_parts(&mut zip, name, &[&npy_text::file(dims, texts)?]),
+            };
+            put().map_err(|cause| of(name, cause))?;
         }
         Ok(zip.finish()?.flush()?)
     };
@@ -104,16 +127,21 @@ fn put(zip: &mut ZipWriter<BufWriter<File>>, name: &str, array: TensorRef<'_>) -
         let expected = format!("elements of {:?} {}", array.dims, array.dtype);
         return Err(Cause::Shape { expected, found: format!("{} bytes", array.data.len()) });
     }
+    put_parts(zip, name, &[&header, array.data])
+}
+
+/// Writes an entry that consists of parts.
+fn put_parts(zip: &mut ZipWriter<BufWriter<File>>, name: &str, parts: &[&[u8]]) -> Result<(), Cause> {
+    let bytes: usize = parts.iter().map(|part| part.len()).sum();
     // The earliest date there is, whatever the time of day.
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Stored)
         .last_modified_time(DateTime::default())
-        .large_file((header.len() + array.data.len()) as u64 >= MIN_ZIP64_BYTES);
+        .large_file(bytes as u64 >= MIN_ZIP64_BYTES);
     zip.start_file(format!("{name}{SUFFIX}"), options)?;
-    zip.write_all(&header)?;
-    Ok(zip.write_all(array.data)?)
+    parts.iter().try_for_each(|part| Ok(zip.write_all(part)?))
 }
 
-fn of(name: &str, cause: Cause) -> Cause {
+pub(super) fn of(name: &str, cause: Cause) -> Cause {
     Cause::Format(format!("array `{name}`: {cause}"))
 }

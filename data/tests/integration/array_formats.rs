@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use tensorc_abi::DType;
-use tensorc_data::formats::{MnistOptions, NpyDataset, read_arrays, read_idx, write_arrays};
+use tensorc_data::formats::{
+    ArrayRef, MnistOptions, NpyDataset, StoredArray, StoredTexts, read_arrays, read_idx, read_stored_arrays,
+    write_arrays, write_stored_arrays,
+};
 use tensorc_data::iter::epoch;
 use tensorc_data::{Batch, Batches, DataIter, HostTensor, Loader, Shuffle};
 use tensorc_runtime::TensorRef;
@@ -297,4 +300,61 @@ fn archives_that_cannot_be_written_are_refused() {
     assert!(error.ends_with("array `x`: expected elements of [2] f32, found 7 bytes"), "{error}");
     let error = write_arrays(folder.path(), []).unwrap_err().to_string();
     assert!(error.contains("directory"), "{error}");
+}
+
+fn texts(path: &Path) -> StoredTexts {
+    match read_stored_arrays(path).unwrap().remove(0).1 {
+        StoredArray::Texts(texts) => texts,
+        StoredArray::Numbers(tensor) => panic!("{tensor:?}"),
+    }
+}
+
+/// Codes of characters, as numpy stores them.
+fn codes(texts: &[&str], length: usize, big: bool) -> Vec<u8> {
+    let padded = |text: &str| text.chars().map(u32::from).chain(std::iter::repeat(0)).take(length).collect::<Vec<_>>();
+    let code = |code: u32| if big { code.to_be_bytes() } else { code.to_le_bytes() };
+    texts.iter().flat_map(|text| padded(text)).flat_map(code).collect()
+}
+
+#[test]
+fn texts_are_read_as_numpy_writes_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected =
+        StoredTexts { dims: vec![2, 2], texts: ["ab", "\u{e9}", "", "\u{1f600}x"].map(String::from).to_vec() };
+    for (name, big) in [("little.npy", false), ("big.npy", true)] {
+        let descr = if big { ">U2" } else { "<U2" };
+        let bytes = npy(descr, false, "(2, 2)", &codes(&["ab", "\u{e9}", "", "\u{1f600}x"], 2, big));
+        assert_eq!(texts(&write(&folder, name, bytes)), expected);
+    }
+    let columns = npy("<U2", true, "(2, 2)", &codes(&["ab", "", "\u{e9}", "\u{1f600}x"], 2, false));
+    assert_eq!(texts(&write(&folder, "columns.npy", columns)), expected);
+    let bytes = write(&folder, "bytes.npy", npy("|S3", false, "(2,)", b"ab\0xyz"));
+    assert_eq!(texts(&bytes), StoredTexts { dims: vec![2], texts: vec!["ab".into(), "xyz".into()] });
+    let error = read_arrays(&bytes).unwrap_err().to_string();
+    assert!(error.ends_with("array `bytes`: texts in place of numbers"), "{error}");
+    let whole = write(&folder, "none.npy", npy("<U1", false, "(1,)", &[0, 0xd8, 0, 0]));
+    let error = read_stored_arrays(&whole).unwrap_err().to_string();
+    assert!(error.ends_with("a text with a character that is none"), "{error}");
+    for (descr, shape, why) in [("<U0", "(9,)", "element type `<U0` is not supported"), ("<U9", "(1,)", "do not fill")]
+    {
+        let error = read_stored_arrays(write(&folder, "wrong.npy", npy(descr, false, shape, &[0; 4]))).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+#[test]
+fn written_texts_are_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("texts.npz");
+    let (all, one) = (["a", "", "g\u{e9}n\u{1f600}"], TensorRef::new(DType::U8, &[1], &[9]));
+    let arrays =
+        [("x", ArrayRef::Texts(&[3, 1], &all)), ("n", ArrayRef::Numbers(one)), ("e", ArrayRef::Texts(&[0], &[]))];
+    write_stored_arrays(&path, arrays).unwrap();
+    assert_eq!(texts(&path), StoredTexts { dims: vec![3, 1], texts: all.map(String::from).to_vec() });
+    let mut zip = zip::ZipArchive::new(File::open(&path).unwrap()).unwrap();
+    let mut bytes = vec![];
+    zip.by_index(0).unwrap().read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, npy("<U4", false, "(3, 1)", &codes(&all, 4, false)));
+    let error = write_stored_arrays(&path, [("x", ArrayRef::Texts(&[2], &all))]).unwrap_err().to_string();
+    assert!(error.ends_with("array `x`: expected texts of [2], found 3"), "{error}");
 }

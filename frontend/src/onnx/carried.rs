@@ -56,7 +56,7 @@ impl Importer<'_> {
                 }
                 Ok(all)
             }
-            Meaning::Absent | Meaning::Reported => unsupported(UNDECIDED),
+            Meaning::Map(_) | Meaning::Absent | Meaning::Reported => unsupported(UNDECIDED),
         }
     }
 

@@ -160,7 +160,9 @@ impl Importer<'_> {
         self.depth += 1;
         self.nodes(nodes, &output)?;
         self.depth -= 1;
-        Ok(output.iter().map(|o| o.name().to_owned()).collect())
+        let results: Vec<String> = output.iter().map(|o| o.name().to_owned()).collect();
+        self.refuse_texts(&results);
+        Ok(results)
     }
 }
 

@@ -28,7 +28,7 @@ use super::order::data_flow_order;
 use super::proto::{DataType, GraphProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto};
 use super::scope::Scope;
 use super::tensor::{read_sparse_tensor, read_tensor};
-use super::texts::Texts;
+use super::texts::{ImportedTexts, Texts};
 use super::unsupported::Unsupported;
 use super::upgrade::{ValueFacts, WITHOUT_EFFECT, upgrade};
 
@@ -40,8 +40,8 @@ pub struct Imported {
     /// Inputs that became constants because the model has a value for them; importing again with
     /// such a name among the overridden ones makes it an input of the graph.
     pub defaults: Vec<(String, TensorData)>,
-    /// The texts of the model, such as labels. Tensors of texts have elements i64, positions in this list.
-    pub texts: Vec<String>,
+    /// The texts of the model, which are numbers in the graph, and what computes with them outside of it.
+    pub texts: ImportedTexts,
 }
 
 /// What is known of a value of a graph under construction.
@@ -303,11 +303,12 @@ impl Importer<'_> {
         };
         let (op, outputs) = (node.op_type().to_owned(), node.output.clone());
         let texts = self.with_texts(&mut node);
-        let result = match domain.as_str() {
-            _ if texts.is_err() => texts.map_err(|reason| vec![reason]),
-            STANDARD_DOMAIN => self.standard_node(node, &opsets, &label)?,
-            "ai.onnx.preview" if op == "FlexAttention" => self.flex_attention(node, &opsets, &label)?,
-            _ => self.registered_node(node, opset.unwrap_or(1), &label)?,
+        let result = match (texts, domain.as_str()) {
+            (Err(reason), _) => Err(vec![reason]),
+            (Ok(Some(call)), _) => self.text_call(&node, call, &label)?,
+            (_, STANDARD_DOMAIN) => self.standard_node(node, &opsets, &label)?,
+            (_, "ai.onnx.preview") if op == "FlexAttention" => self.flex_attention(node, &opsets, &label)?,
+            (..) => self.registered_node(node, opset.unwrap_or(1), &label)?,
         };
         if let Err(reasons) = result {
             for reason in reasons {
@@ -487,13 +488,14 @@ impl Importer<'_> {
             self.graph.remove_dead();
             self.made_inputs.iter().for_each(|input| self.graph.remove_input(*input));
         }
-        Ok(Imported { graph: self.graph, defaults, texts: self.texts.into_list() })
+        let texts = self.texts.finish(self.graph.inputs().iter().map(|node| &*self.graph.node(*node).name));
+        Ok(Imported { graph: self.graph, defaults, texts })
     }
 
     /// Adds the outputs of the graph that an output of the model is.
     fn output(&mut self, name: &str) -> Result<(), OnnxError> {
         match self.meaning(name)? {
-            Meaning::Tensor(value) => self.graph.add_output(name, value),
+            Meaning::Tensor(value) => self.named_output(name, name, value),
             Meaning::Sequence(tensors) => {
                 for (i, tensor) in tensors.iter().enumerate() {
                     let element = element_name(name, i);
@@ -502,7 +504,7 @@ impl Importer<'_> {
                         return Err(OnnxError::DefinedTwice { value: element, by });
                     }
                     if let Some(value) = self.lookup(tensor)? {
-                        self.graph.add_output(element, value);
+                        self.named_output(&element, tensor, value);
                     }
                 }
             }
@@ -513,13 +515,22 @@ impl Importer<'_> {
                     }
                 }
             }
+            Meaning::Map(_) => self.unsupported.value(name, "an output that is a map is not supported".to_owned()),
             Meaning::Absent | Meaning::Reported => {}
         }
         Ok(())
     }
 
+    /// Adds an output of the graph for a tensor of the model.
+    fn named_output(&mut self, name: &str, tensor: &str, value: Value) {
+        if self.is_text(tensor) {
+            self.texts.add_output(name);
+        }
+        self.graph.add_output(name, value);
+    }
+
     /// The type of a value as far as the graph before it determines it.
-    fn known_type(&mut self, name: &str) -> Option<TensorType> {
+    pub(super) fn known_type(&mut self, name: &str) -> Option<TensorType> {
         let value = self.tensor(name)?;
         self.infer();
         Some(self.graph.resolved(value))

@@ -8,7 +8,7 @@ use tensorc_ir::{Dim, Dims, Extents, Shape, TensorData, TensorType};
 use super::error::OnnxError;
 use super::import::Importer;
 use super::meaning::Meaning;
-use super::proto::{DimensionValue, TensorTypeProto, TypeValue, ValueInfoProto};
+use super::proto::{DataType, DimensionValue, TensorTypeProto, TypeValue, ValueInfoProto};
 use super::tensor::{MAX_RANK, element_type};
 
 impl Importer<'_> {
@@ -80,6 +80,7 @@ impl Importer<'_> {
     fn input_meaning(&mut self, info: &ValueInfoProto) -> Result<Result<Meaning, String>, OnnxError> {
         match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
             Some(TypeValue::Tensor(tensor)) => self.tensor_input(info.name(), tensor),
+            Some(TypeValue::Map(map)) => self.map_input(info.name(), map),
             Some(other) => self.list_input(info.name(), other),
             None => Ok(Err("it has no type".to_owned())),
         }
@@ -119,7 +120,13 @@ impl Importer<'_> {
 
     /// The type of an input, with a named variable for every dynamic dimension.
     fn input_type(&mut self, name: &str, tensor: &TensorTypeProto) -> Result<TensorType, String> {
-        let dtype = element_type(tensor.elem_type()).map_err(|p| p.to_string())?;
+        let dtype = match tensor.elem_type() {
+            code if code == DataType::String as i32 => {
+                self.texts.add_value(name);
+                DType::I64
+            }
+            code => element_type(code).map_err(|p| p.to_string())?,
+        };
         let Some(shape) = &tensor.shape else { return Ok(TensorType::new(dtype, Shape::Unranked)) };
         if shape.dim.len() > MAX_RANK {
             return Err(format!("it has {} dimensions; at most {MAX_RANK} are supported", shape.dim.len()));

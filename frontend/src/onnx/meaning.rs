@@ -17,6 +17,8 @@ pub(super) enum Meaning {
     Sequence(Rc<[Rc<str>]>),
     /// A sequence whose length a run decides.
     Packed(Rc<Packed>),
+    /// A map: the names of its keys and values, vectors of the same length.
+    Map([Rc<str>; 2]),
     /// An optional value without an element. One that has an element is that element.
     Absent,
     /// The result of a node that could not be imported, which has been reported.
@@ -36,6 +38,7 @@ impl Meaning {
         match self {
             Meaning::Tensor(_) | Meaning::Reported => None,
             Meaning::Sequence(_) | Meaning::Packed(_) => Some("a sequence"),
+            Meaning::Map(_) => Some("a map"),
             Meaning::Absent => Some("an optional value without an element"),
         }
     }

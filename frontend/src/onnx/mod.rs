@@ -55,3 +55,4 @@ pub use limits::ImportLimits;
 pub use lists::{ListInput, list_inputs};
 pub use load::OnnxModel;
 pub use sketch::{SketchedNode, sketch};
+pub use texts::{ImportedTexts, MapKeys, TextCall, stated_texts};

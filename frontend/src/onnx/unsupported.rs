@@ -62,6 +62,10 @@ impl Unsupported {
         self.values.insert(("input", name.to_owned()), reason);
     }
 
+    pub(super) fn value(&mut self, name: &str, reason: String) {
+        self.values.insert(("value", name.to_owned()), reason);
+    }
+
     pub(super) fn initializer(&mut self, name: &str, reason: String) {
         self.values.insert(("initializer", name.to_owned()), reason);
     }
@@ -86,7 +90,7 @@ impl Unsupported {
         self.nodes.iter().map(entry).collect()
     }
 
-    /// Inputs and initialisers: what they are, name and reason, sorted.
+    /// Inputs, initialisers and other values: what they are, name and reason, sorted.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, &str, &str)> {
         self.values.iter().map(|((what, name), reason)| (*what, name.as_str(), reason.as_str()))
     }

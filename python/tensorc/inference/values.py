@@ -44,6 +44,8 @@ _ELEMENTS = {
 
 
 def _element(dtype: np.dtype) -> tuple[str, int]:
+    if dtype.kind in "OUST":
+        return "string", 8
     if dtype.name not in _ELEMENTS:
         raise errors.InvalidArgument(f"tensors of {dtype} are not supported")
     return _ELEMENTS[dtype.name]
