@@ -180,6 +180,9 @@ impl Model {
         if let Some((Open::Lists(lists), _)) = &self.open {
             return Err(lists.unknown());
         }
+        if values.is_empty() {
+            return Ok(self);
+        }
         self.refuse_text_operators()?;
         let mut graph = self.graph().clone();
         for (name, tensor) in values {

@@ -105,7 +105,8 @@ fn greatest_of(takes: &dyn Fn(u64) -> Option<u64>) -> Result<(u64, bool), Unboun
             let middle = below + (last - below) / 2;
             if takes(middle) == Some(bytes) { last = middle } else { below = middle + 1 }
         }
-        return Ok((last, true));
+        // Beside these numbers it decides the size of no tensor, which says nothing of what it may be.
+        return if last == 0 { Err(Unbounded::Scattered) } else { Ok((last, true)) };
     }
     let mut last = [1, 0].into_iter().find(|n| takes(*n).is_some()).ok_or(Unbounded::Scattered)?;
     let mut refused = MAX_EXTENT;

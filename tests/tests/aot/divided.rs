@@ -158,6 +158,35 @@ fn one_division_serves_all_extents() {
     }
 }
 
+/// A number of which the sizes of tensors do not tell what it may be has a range of the caller's.
+#[test]
+fn a_number_without_a_limit_takes_a_range() {
+    if !exists("cc") {
+        return visible("skipped: there is no C compiler `cc`");
+    }
+    let behind = "  %to = reshape(%n, %flat)
+  %ones = constant_of_shape(%to) {value = i64[1] [1]}
+  %nz = nonzero(%ones)
+  %last = reduce_max(%nz) {keepdims = false}
+  %front = const i64[1] [0]
+  %end = reshape(%last, %flat)
+  %y = slice(%x, %front, %end, %front)
+  return %y";
+    let model = model(&format!("{ROWS}{behind}\n}}"));
+    let error = aot::compile(&model, &with(&[("n", (2, 20))])).err().unwrap().to_string();
+    assert!(error.contains("`last` decides shapes") && error.contains("--shape last.0=FIRST..LAST"), "{error}");
+    let (_dir, artifact, _) = library(&model, with(&[("n", (2, 20)), ("last.0", (0, 19))]));
+    let pool = Pool::new(1).unwrap();
+    let mut context = artifact.context(&pool).unwrap();
+    for n in [2, 3, 7, 20] {
+        let inputs = [data(&rows(n))];
+        let values: Vec<u8> = (0..(n - 1) * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let by_hand: Vec<Output> = vec![(DType::F32, vec![n as u64 - 1, 4], values)];
+        assert!(expected(&model, &inputs) == by_hand, "{n}");
+        assert!(run(&mut context, &inputs).unwrap() == by_hand, "{n}");
+    }
+}
+
 /// `squeeze(x, 0)` if `x` has one row, else `x`, and something of it.
 fn squeezed(behind: Vec<NodeProto>, outputs: &[&str]) -> GraphProto {
     let one_row = graph(vec![], vec![node("Squeeze", &["x", "front"], &["row"])], &["row"]);
