@@ -107,7 +107,7 @@ impl ConvPass {
         matches!(self, ConvPass::Packed(_))
     }
 
-    /// Types of x, filters and y.
+    /// Types of x, filters and y, or of the sums that an epilogue makes y of.
     pub const fn types(self) -> [DType; 3] {
         match self {
             ConvPass::Bytes => [DType::U8, DType::I8, DType::I32],

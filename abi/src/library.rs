@@ -77,7 +77,8 @@ impl GemmElements {
     pub const PLAIN: [GemmElements; 5] =
         [GemmElements::F32, GemmElements::F64, GemmElements::U8I8, GemmElements::I8U8, GemmElements::Bf16];
 
-    /// Types of A, B and C.
+    /// Types of A, B and the sums: C is of that type, or an epilogue makes it of sums that lie
+    /// [apart](crate::library::epilogue_scalars).
     pub const fn types(self) -> [DType; 3] {
         match self {
             GemmElements::F32 | GemmElements::Bf16 => [DType::F32; 3],
