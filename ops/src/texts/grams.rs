@@ -61,7 +61,7 @@ struct Vectorizer {
     /// Most elements left out between two of a sequence.
     skips: usize,
     mode: Mode,
-    columns: usize,
+    /// The weight of each column.
     weights: Vec<f32>,
 }
 
@@ -101,13 +101,19 @@ impl Vectorizer {
         if columns > MAX_COLUMNS {
             return Err(format!("`ngram_indexes` has {}; the most are {MAX_COLUMNS}", columns - 1).into());
         }
-        let weights: Vec<f32> = params.floats("weights").unwrap_or(&[]).iter().map(|x| *x as f32).collect();
-        if !weights.is_empty() && weights.len() != indexes.len() {
-            let why = format!("there are {} weights for {} sequences", weights.len(), indexes.len());
+        let given = params.floats("weights").unwrap_or(&[]);
+        if !given.is_empty() && given.len() != indexes.len() {
+            let why = format!("there are {} weights for {} sequences", given.len(), indexes.len());
             return Err(why.into());
         }
+        let mut weights = vec![1.0; columns];
+        for (column, weight) in indexes.iter().zip(given) {
+            if let Some(own) = usize::try_from(*column).ok().and_then(|column| weights.get_mut(column)) {
+                *own = *weight as f32;
+            }
+        }
         let skips = length("max_skip_count", params.int("max_skip_count"))?;
-        Ok(Vectorizer { vocabulary, grams, lengths, skips, mode, columns, weights })
+        Ok(Vectorizer { vocabulary, grams, lengths, skips, mode, weights })
     }
 
     /// Numbers of the elements of an operand; `None` for those that no sequence has.
@@ -146,8 +152,7 @@ impl Vectorizer {
         }
     }
 
-    fn weighted(&self, column: usize, count: f32) -> f32 {
-        let weight = self.weights.get(column).copied().unwrap_or(1.0);
+    fn weighted(&self, weight: f32, count: f32) -> f32 {
         match self.mode {
             Mode::Counts => count,
             Mode::Presence if count > 0.0 => weight,
@@ -200,7 +205,7 @@ fn grams(pool: &[u32], counts: &[i64], indexes: &[i64], lengths: (usize, usize))
 
 impl TextOperator for Vectorizer {
     fn types(&self, operands: &[OperandType]) -> Vec<ResultType> {
-        let columns = Some(Dim::Const(self.columns as u64));
+        let columns = Some(Dim::Const(self.weights.len() as u64));
         let dims = match operands.first().and_then(|operand| operand.dims.as_deref()) {
             Some([rows, _]) => Some(vec![Some(*rows), columns]),
             Some([_]) => Some(vec![columns]),
@@ -211,19 +216,19 @@ impl TextOperator for Vectorizer {
 
     fn apply(&self, operands: &[HostValue]) -> Result<Vec<HostValue>, OpError> {
         let given = single(operands)?;
-        let columns = self.columns as u64;
+        let columns = self.weights.len() as u64;
         let (rows, length, dims) = match given.dims() {
             [n] => (1, *n, vec![columns]),
             [rows, n] => (*rows, *n, vec![*rows, columns]),
             dims => return Err(format!("its operand has the shape {dims:?}, not [n] or [rows, n]").into()),
         };
         let elements = self.elements(given)?;
-        let mut counts = vec![0.0; self.columns];
-        let mut made: Vec<f32> = room((rows as usize).checked_mul(self.columns))?;
+        let mut counts = vec![0.0; self.weights.len()];
+        let mut made: Vec<f32> = room((rows as usize).checked_mul(self.weights.len()))?;
         for row in 0..rows as usize {
             counts.fill(0.0);
             self.count(&elements[row * length as usize..][..length as usize], &mut counts);
-            made.extend(counts.iter().enumerate().map(|(column, count)| self.weighted(column, *count)));
+            made.extend(self.weights.iter().zip(&counts).map(|(weight, count)| self.weighted(*weight, *count)));
         }
         let made = TensorData::f32s(&dims, &made).ok_or("its result is too large")?;
         Ok(vec![HostValue::Numbers(made)])

@@ -78,29 +78,7 @@ impl<'a> Lowering<'a, '_> {
             }
             Library::Gemm { gemm, b, .. } => {
                 let mut call = gemm.call;
-                let shared = call.b.batch_strides == [Extent::ZERO; 3];
-                let packed = call.elements.packed();
-                let b = match constant(b) {
-                    Some(data) if shared && left.prologue().is_none() && takes_blocked(&call, data) => {
-                        self.blocked_weights(inputs[b].node, data, &mut call)?
-                    }
-                    data => match data.filter(|_| shared).zip(packed) {
-                        Some((data, elements)) => {
-                            call.b_packed = true;
-                            let [k, n] = [call.k, call.n].map(|n| Fixed.number(n));
-                            let MatrixLayout { offset, row_stride, col_stride, .. } = call.b.convert(&Fixed);
-                            let packing = Packing::GemmB { k, n, offset, row_stride, col_stride, elements };
-                            self.weight(inputs[b].node, data, packing, &data.ty)?
-                        }
-                        None => {
-                            // What a run computes is not rounded.
-                            if call.elements == GemmElements::Bf16 {
-                                call.elements = GemmElements::F32;
-                            }
-                            self.operand(inputs[b])?
-                        }
-                    },
-                };
+                let b = self.right_operand(inputs[b], &mut call, left.prologue().is_none())?;
                 Box::new(move |c, epilogue| StepOp::Gemm { call, a: left, b, c, epilogue })
             }
         };
@@ -117,6 +95,28 @@ impl<'a> Lowering<'a, '_> {
         });
         self.step(node, step(result, epilogue), flops);
         Ok(())
+    }
+
+    /// The right operand of a product: packed if it is a constant that all batches share.
+    fn right_operand(&mut self, v: Value, call: &mut BatchedGemm<Extent>, left_in_memory: bool) -> Result<BufferId> {
+        let shared = call.b.batch_strides == [Extent::ZERO; 3];
+        if let Some(data) = self.graph.constant(v).filter(|_| shared) {
+            if left_in_memory && takes_blocked(call, data) {
+                return self.blocked_weights(v.node, data, call);
+            }
+            if let Some(elements) = call.elements.packed() {
+                call.b_packed = true;
+                let [k, n] = [call.k, call.n].map(|n| Fixed.number(n));
+                let MatrixLayout { offset, row_stride, col_stride, .. } = call.b.convert(&Fixed);
+                let packing = Packing::GemmB { k, n, offset, row_stride, col_stride, elements };
+                return self.weight(v.node, data, packing, &data.ty);
+            }
+        }
+        // What a run computes is not rounded.
+        if call.elements == GemmElements::Bf16 {
+            call.elements = GemmElements::F32;
+        }
+        self.operand(v)
     }
 
     /// The packed form of weights as an operand of a product, which it makes one of blocked weights.
