@@ -121,7 +121,7 @@ def test_maps():
         (y,) = session.run(None, {"x": {"a": 1.5, "z": 2.0, "c": 3}})
         assert y.dtype == np.float32 and y.tolist() == [[3.0, 0.0, 1.5]]
     for wrong in ({1: 1.0}, np.zeros(3, np.float32), {"a": "b"}):
-        with pytest.raises(errors.InvalidArgument, match="Unexpected input data type. Input `x`: .* map"):
+        with pytest.raises(errors.InvalidArgument, match=r"Unexpected input data type. Input `x`: .*\(map\("):
             session.run(None, {"x": wrong})
     session = tensorc.InferenceSession(vectorizer("CastMap", of.INT64, map_form="SPARSE", max_map=4))
     assert session.run(None, {"x": {3: 1.5, 1: 2.5, 9: 4.0}})[0].tolist() == [[0.0, 2.5, 0.0, 1.5]]
