@@ -5,6 +5,8 @@ use core::ops::Range;
 use tensorc_abi::library::{GEMM_BATCH_RANK, epilogue_scalars};
 use tensorc_abi::{KernelFn, MAX_SUM_ARGS, SUM_COLS, SUM_ROWS};
 
+use crate::isa_levels::MR;
+
 /// A generated kernel applied in place to each finished block of C, while it is in cache.
 ///
 /// It is called as `f(args, epilogue_scalars(batch, rows, cols).as_ptr())`.
@@ -48,7 +50,10 @@ pub(crate) struct SumBlock {
 
 impl SumBlock {
     /// Most rows of a block.
-    pub const ROWS: usize = SUM_ROWS as usize;
+    pub const ROWS: usize = {
+        assert!(SUM_ROWS as usize >= MR, "a block holds a tile");
+        SUM_ROWS as usize
+    };
     /// Most columns of a block.
     pub const COLS: usize = SUM_COLS as usize;
 
