@@ -26,7 +26,7 @@ pub struct Epilogue {
     /// the call is written.
     pub args: Vec<Arg>,
     /// Whether the sums lie apart from the result, in memory of the library that is a parameter before the others. The result
-    /// may then be of another type than the sums: of those of bytes.
+    /// may then have another type. Only products and convolutions of bytes, whose sums are i32, have such epilogues.
     pub apart: bool,
 }
 

@@ -2,7 +2,6 @@
 //! have, artifacts, and refusals.
 
 use std::collections::BTreeMap;
-use std::io::{Cursor, Read};
 
 use bytes::Bytes;
 use prost::Message;
@@ -14,19 +13,11 @@ use tensorc_frontend::onnx::proto::{
 };
 use tensorc_frontend::onnx::tensor::decode_tensor;
 use tensorc_tests::compare::{data, tensor as run_time_tensor};
-use zip::ZipArchive;
 
 use crate::support::onnx_models::*;
-use crate::support::stored::{COMPILER, compare};
+use crate::support::stored::{COMPILER, cases_of, compare};
 
 const CASES: &[u8] = include_bytes!("../ml/texts.zip");
-
-struct Case {
-    name: String,
-    model: Bytes,
-    inputs: Vec<Array>,
-    outputs: Vec<Array>,
-}
 
 fn array(bytes: Bytes) -> Array {
     let proto = TensorProto::decode(bytes.clone()).unwrap();
@@ -36,25 +27,6 @@ fn array(bytes: Bytes) -> Array {
     let dims: Vec<u64> = proto.dims.iter().map(|n| *n as u64).collect();
     let texts: Vec<&str> = proto.string_data.iter().map(|text| std::str::from_utf8(text).unwrap()).collect();
     TextArray::of(&dims, &texts).unwrap().into()
-}
-
-fn cases() -> Vec<Case> {
-    let mut archive = ZipArchive::new(Cursor::new(CASES)).unwrap();
-    let names: Vec<String> =
-        archive.file_names().filter_map(|n| n.strip_suffix("/model.onnx")).map(str::to_owned).collect();
-    let mut read = |name: String| -> Option<Bytes> {
-        let mut bytes = vec![];
-        archive.by_name(&name).ok()?.read_to_end(&mut bytes).ok()?;
-        Some(bytes.into())
-    };
-    let mut case = |name: String| {
-        let mut all = |kind: &str| -> Vec<Array> {
-            (0..).map_while(|i| read(format!("{name}/{kind}_{i}.pb"))).map(array).collect()
-        };
-        let (inputs, outputs) = (all("input"), all("output"));
-        Case { model: read(format!("{name}/model.onnx")).unwrap(), name, inputs, outputs }
-    };
-    names.into_iter().map(&mut case).collect()
 }
 
 fn load(model: &Bytes) -> Result<Model, Error> {
@@ -87,7 +59,7 @@ fn difference(got: &Array, want: &Array, case: &str) -> Option<String> {
 
 #[test]
 fn stored_cases_of_onnx_runtime() {
-    let (cases, mut failures) = (cases(), vec![]);
+    let (cases, mut failures) = (cases_of(CASES, array), vec![]);
     for case in &cases {
         let names = input_names(&case.model);
         // Twice, with what the first run has compiled.

@@ -10,7 +10,7 @@ fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.pick(&[0, 1, 0x7f, 0x80, 0xff, 0x55, 0xaa, 200, 3])).collect()
 }
 
-/// Bytes as those of trained weights are: few neighbours of one sign are large.
+/// Random weights that resemble trained ones: in few pairs of neighbours both are large and have the same sign.
 fn weights(random: &mut Random, len: usize) -> Vec<u8> {
     let large = random.pick(&[1, 2, 200]);
     let weight = |random: &mut Random| match random.below(large) {

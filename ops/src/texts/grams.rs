@@ -136,7 +136,8 @@ impl Vectorizer {
 
     /// Counts the sequences of a row.
     fn count(&self, row: &[Option<u32>], counts: &mut [f32]) {
-        for distance in 1..=self.skips + 1 {
+        // Elements further apart than the row is long are none.
+        for distance in 1..=self.skips.saturating_add(1).min(row.len()) {
             // Elements that stand alone are counted once.
             let shortest = if distance == 1 { self.lengths.0 } else { self.lengths.0.max(2) };
             for first in 0..row.len() {
@@ -173,7 +174,7 @@ fn numbered<T: Ord>(elements: impl Iterator<Item = T>) -> (BTreeMap<T, u32>, Vec
     (known, pool)
 }
 
-/// The sequences of a pool, by their beginnings. `counts` says where those of one, two and more elements begin.
+/// The n-grams of a pool, as a tree. `counts[n - 1]` is the position in the pool where the n-grams of n elements begin.
 fn grams(pool: &[u32], counts: &[i64], indexes: &[i64], lengths: (usize, usize)) -> Result<Gram, OpError> {
     let (mut all, mut indexes) = (Gram::default(), indexes.iter());
     let start = |at: Option<&i64>| match at {

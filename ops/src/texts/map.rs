@@ -141,7 +141,7 @@ impl MapCast {
         Ok(MapCast { to, columns })
     }
 
-    /// The values as those of the type.
+    /// The values, converted to the type of the result.
     fn cast(&self, values: &HostValue) -> Result<HostValue, OpError> {
         let dtype = match self.to {
             Target::Float => DType::F32,

@@ -47,7 +47,7 @@ impl HostValue {
     }
 }
 
-/// The type of a result as far as it follows from those of the operands.
+/// What the types of the operands tell of the type of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultType {
     /// The type of numbers; `None` for texts.
@@ -239,5 +239,20 @@ mod tests {
             applied(std, "StringNormalizer", normal, &[texts(&[1, 2], &["Ab", "x"])]),
             [texts(&[1, 1], &["Ab"])]
         );
+    }
+
+    /// Every distance behind the end of a row would take its time.
+    #[test]
+    fn more_elements_are_left_out_than_there_are() {
+        let grams = Params::new()
+            .with("mode", word("TF"))
+            .with("min_gram_length", 2i64)
+            .with("max_gram_length", 2i64)
+            .with("max_skip_count", i64::MAX)
+            .with("pool_strings", words(&["a", "b"]))
+            .with("ngram_counts", ParamValue::Ints(vec![0, 0]))
+            .with("ngram_indexes", ParamValue::Ints(vec![0]));
+        let rows = texts(&[2, 3], &["a", "b", "b", "b", "a", "a"]);
+        assert_eq!(applied(OnnxName::STANDARD, "TfIdfVectorizer", grams, &[rows]), [f32s(&[2, 1], &[2.0, 0.0])]);
     }
 }

@@ -7,7 +7,7 @@ use tensorc_ir::params::{ParamKind, Params};
 
 use super::{HostValue, OperandType, ResultType, TextArray, TextOpDef, TextOperator, same_rank, single, standard};
 
-/// `StringNormalizer`. Cases are those of Unicode, whatever the locale.
+/// `StringNormalizer`, with the case mapping of Unicode for every locale.
 pub(super) const NORMALISER: TextOpDef = standard(
     "StringNormalizer",
     &[

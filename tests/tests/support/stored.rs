@@ -44,15 +44,20 @@ pub fn compare(got: &TensorData, want: &TensorData, case: &str, bound: &Bound) -
 
 /// A model with inputs and results.
 #[derive(Clone)]
-pub struct Case {
+pub struct Case<T = TensorData> {
     pub name: String,
     pub model: Bytes,
-    pub inputs: Vec<TensorData>,
-    pub outputs: Vec<TensorData>,
+    pub inputs: Vec<T>,
+    pub outputs: Vec<T>,
 }
 
 /// The cases of an archive.
 pub fn cases(archive: &[u8]) -> Vec<Case> {
+    cases_of(archive, |bytes| decode_tensor(bytes).unwrap().1)
+}
+
+/// The cases of an archive, whose stored tensors are read by a function.
+pub fn cases_of<T>(archive: &[u8], decode: impl Fn(Bytes) -> T) -> Vec<Case<T>> {
     let mut archive = ZipArchive::new(Cursor::new(archive)).unwrap();
     let names: Vec<String> =
         archive.file_names().filter_map(|n| n.strip_suffix("/model.onnx")).map(str::to_owned).collect();
@@ -62,9 +67,8 @@ pub fn cases(archive: &[u8]) -> Vec<Case> {
         Some(bytes.into())
     };
     let mut case = |name: String| {
-        let mut all = |kind: &str| -> Vec<TensorData> {
-            let stored = (0..).map_while(|i| read(format!("{name}/{kind}_{i}.pb")));
-            stored.map(|bytes| decode_tensor(bytes).unwrap().1).collect()
+        let mut all = |kind: &str| -> Vec<T> {
+            (0..).map_while(|i| read(format!("{name}/{kind}_{i}.pb"))).map(&decode).collect()
         };
         let (inputs, outputs) = (all("input"), all("output"));
         Case { model: read(format!("{name}/model.onnx")).unwrap(), name, inputs, outputs }

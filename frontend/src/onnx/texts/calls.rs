@@ -110,7 +110,7 @@ impl Importer<'_> {
         Ok(Ok(()))
     }
 
-    /// The names of the operands, in place of a map those of its keys and values.
+    /// The names of the operands. A map has two: its keys and its values.
     fn operand_names(&mut self, node: &NodeProto) -> Result<Vec<String>, OnnxError> {
         let mut names = vec![];
         for input in node.input.iter().filter(|name| !name.is_empty()) {

@@ -97,7 +97,7 @@ pub struct Converter {
 }
 
 impl Converter {
-    /// `strides` are those of the three batch dimensions and the rows of the result.
+    /// `strides`: elements of the result from one matrix to the next, by batch dimension, and from one row to the next.
     pub fn new(result: *mut i64, strides: [i64; 4]) -> Box<Converter> {
         let mut converter = Box::new(Converter { dims: strides, args: [result.cast(); 2] });
         converter.args[1] = converter.dims.as_mut_ptr().cast();
