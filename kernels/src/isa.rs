@@ -71,13 +71,16 @@ impl Extension {
     }
 }
 
-/// Whether the processor multiplies bytes and adds them in i32 (AVX-512 VNNI), beside [`Isa::Avx512`].
+/// Whether the processor multiplies bytes and adds them in i32, in vectors of all lengths (AVX-512 VNNI and VL), beside
+/// [`Isa::Avx512`].
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_byte_products() -> bool {
     const VNNI: u32 = 1 << 11;
+    const VL: u32 = 1 << 31;
     static KNOWN: Extension = Extension::new();
     // The leaf exists where AVX-512 does.
-    KNOWN.get(|| core::arch::x86_64::__cpuid_count(7, 0).ecx & VNNI != 0)
+    let leaf = || core::arch::x86_64::__cpuid_count(7, 0);
+    KNOWN.get(|| leaf().ecx & VNNI != 0 && leaf().ebx & VL != 0)
 }
 
 /// Whether the processor multiplies numbers of bf16 and adds them in f32 (AVX-512 BF16), beside [`Isa::Avx512`].

@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Kernel, LoopKind, Operand, Stmt};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var};
 use tensorc_schedule::target::VectorLevel;
 
 use super::find::{find, unbounded};
-use super::{LoopForm, MAX_INDEX_SCALE, Pointer, Rows, UniformValue, VectorLoop};
+use super::{Instruction, LoopForm, MAX_INDEX_SCALE, Op, Place, Pointer, Rows, UniformValue, VectorLoop};
 
 /// The loop over rows that a statement is, if nothing but elements is computed in it.
 pub(super) fn rows(kernel: &Kernel, stmt: &Stmt, level: VectorLevel) -> Option<VectorLoop> {
     let Stmt::For { var, lo, hi, step: 1, kind: LoopKind::Serial, body } = stmt else { return None };
-    let names = body.iter().take_while(|s| matches!(s, Stmt::LetIndex { .. })).count();
-    let (names, elements) = body.split_at(names);
+    let outside = |s: &&Stmt| matches!(s, Stmt::LetIndex { .. } | Stmt::Load { guard: None, .. });
+    let (names, elements) = body.split_at(body.iter().take_while(outside).count());
     // Only what is the outermost loop over elements.
     elements.first().filter(|s| matches!(s, Stmt::For { .. }))?;
     let whole = |l: &VectorLoop| l.statements == elements.len() && l.form != LoopForm::Iterations;
@@ -22,13 +22,18 @@ pub(super) fn rows(kernel: &Kernel, stmt: &Stmt, level: VectorLevel) -> Option<V
         l.rows.is_none() && l.loops.is_empty() && l.accumulators.is_empty() && l.pointers.iter().all(near)
     };
     let mut l = find(kernel, elements, level).into_iter().find(|l| whole(l) && plain(l))?;
-    let mut known: HashMap<u32, Index> = HashMap::new();
+    let (mut known, mut loads) = (HashMap::new(), vec![]);
     for name in names {
-        if let Stmt::LetIndex { var, index } = name {
-            let index = resolve(index, &known);
-            known.insert(var.0, index);
+        match name {
+            Stmt::LetIndex { var, index } => {
+                let index = resolve(index, &known);
+                known.insert(var.0, index);
+            }
+            Stmt::Load { var, buf, index, .. } => loads.push((*var, *buf, resolve(index, &known))),
+            _ => return None,
         }
     }
+    loads.into_iter().try_for_each(|load| read_in_loop(kernel, &mut l, load))?;
     (l.lo, l.hi) = (resolve(&l.lo, &known), resolve(&l.hi, &known));
     for p in &mut l.pointers {
         let start = resolve(&p.start, &known);
@@ -55,6 +60,31 @@ pub(super) fn rows(kernel: &Kernel, stmt: &Stmt, level: VectorLevel) -> Option<V
     l.rows = Some(Rows { lo: lo.clone(), hi: hi.clone() });
     l.statements = 1;
     same.then_some(l)
+}
+
+/// Reads an element of each row where its value is used.
+fn read_in_loop(kernel: &Kernel, l: &mut VectorLoop, (var, buf, start): (Var, Buf, Index)) -> Option<()> {
+    let value = |u: &UniformValue| matches!(u, UniformValue::Operand(Operand::Var(v), _) if *v == var);
+    let Some(found) = l.uniforms.iter().position(value) else { return Some(()) };
+    let of = kernel.buf(buf);
+    let stores = |i: &Instruction| match i.op {
+        Op::Store { place, .. } | Op::StoreHalf { place, .. } => l.pointers[place.pointer as usize].buf == buf,
+        _ => false,
+    };
+    if of.space == MemorySpace::Register || l.code.iter().any(stores) {
+        return None;
+    }
+    let place = Place { pointer: l.pointers.len() as u32, offset: 0, moving: None, dtype: of.dtype };
+    l.pointers.push(Pointer { buf, start, bytes: of.dtype.size() as i64, per_lane: 0, advance: 0, per_row: 0 });
+    l.uniforms.remove(found);
+    for i in &mut l.code {
+        match &mut i.op {
+            Op::Uniform(u) if *u as usize == found => i.op = Op::Load { place, guard: None },
+            Op::Uniform(u) | Op::Positions { uniform: u, .. } if *u as usize > found => *u -= 1,
+            _ => {}
+        }
+    }
+    Some(())
 }
 
 fn resolve(index: &Index, known: &HashMap<u32, Index>) -> Index {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tensorc_ir::op::OnnxName;
 use tensorc_ir::{DType, TensorData};
 
 use super::error::{OnnxError, TensorSite};
@@ -12,6 +13,8 @@ use super::load::{STANDARD_DOMAIN, canonical_domain};
 use super::proto::{NodeProto, ValueInfoProto};
 use super::tensor::read_tensor;
 
+/// What the name of a product without its bias has behind that of the sum. A NUL keeps it apart from names of a file.
+const PRODUCT: &str = "\0product";
 /// How far the scale of a bias may be from the product of the scales of its operands, relative to it.
 const SCALE_TOLERANCE: f32 = 1e-4;
 
@@ -55,33 +58,78 @@ struct Quantisation<'a> {
     axis: Option<i64>,
 }
 
+/// What is computed between dequantised operands and a quantised result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Product {
+    Conv,
+    MatMul,
+    /// Of a right operand that may be transposed.
+    Gemm {
+        transposed: bool,
+    },
+}
+
+impl Product {
+    const OPS: [&str; 3] = ["Conv", "MatMul", "Gemm"];
+
+    /// What a node computes. A `Gemm` that scales its operands has other sums.
+    fn of(node: &NodeProto) -> Option<Product> {
+        let attribute = |name: &str| node.attribute.iter().find(|a| a.name.as_deref() == Some(name));
+        let is_one = |name: &str| attribute(name).is_none_or(|a| a.f == Some(1.0));
+        match node.op_type() {
+            "Conv" => Some(Product::Conv),
+            "MatMul" => Some(Product::MatMul),
+            "Gemm" if is_one("alpha") && is_one("beta") => {
+                Some(Product::Gemm { transposed: attribute("transB").is_some_and(|a| a.i.unwrap_or(0) != 0) })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a right operand, of that rank if it is known, has one scale, or one for each filter or column.
+    fn has_scales_of(self, right: &Quantisation<'_>, rank: Option<i64>) -> bool {
+        let along = match self {
+            Product::Conv | Product::Gemm { transposed: true } => Some(0),
+            Product::Gemm { transposed: false } => Some(1),
+            Product::MatMul => rank.map(|rank| rank - 1),
+        };
+        let axis = right.axis.zip(rank).map(|(axis, rank)| if axis < 0 { axis + rank } else { axis });
+        right.scale.len() == 1 || along.is_some() && axis == along
+    }
+}
+
 impl Importer<'_> {
     /// The nodes, with groups of quantised operands in place of what they are made of. Graphs with nested graphs, which may
     /// use any name, stay as they are.
     pub(super) fn with_quantised_groups(
         &mut self,
-        mut nodes: Vec<ScopedNode>,
+        nodes: Vec<ScopedNode>,
         outputs: &[ValueInfoProto],
     ) -> Result<Vec<ScopedNode>, OnnxError> {
         let nests = |n: &ScopedNode| n.node.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty());
-        let quantises = |n: &ScopedNode| n.node.op_type() == "QuantizeLinear";
-        if nodes.iter().any(nests) || !nodes.iter().any(quantises) {
+        let is = |n: &ScopedNode, op: &str| n.node.op_type() == op;
+        if nodes.iter().any(nests) || !nodes.iter().any(|n| is(n, "DequantizeLinear")) {
             return Ok(nodes);
         }
         let uses = Uses::of(&nodes, outputs);
         let (mut made, mut gone) = (BTreeMap::new(), BTreeSet::new());
-        for (index, scoped) in nodes.iter().enumerate().filter(|(_, n)| quantises(n)) {
+        for (index, scoped) in nodes.iter().enumerate().filter(|(_, n)| is(n, "QuantizeLinear")) {
             if let Some((node, parts)) = self.group(&uses, &scoped.node)? {
-                made.insert(index, node);
+                made.insert(index, vec![node]);
                 gone.extend(parts);
             }
         }
-        for (index, node) in made {
-            nodes[index].node = node;
+        for (index, scoped) in nodes.iter().enumerate().filter(|(index, _)| !gone.contains(index)) {
+            if let Some(product) = self.float_product(&uses, &scoped.node)? {
+                made.insert(index, product);
+            }
         }
-        let mut index = 0..;
-        nodes.retain(|_| index.next().is_none_or(|i| !gone.contains(&i)));
-        Ok(nodes)
+        let kept = nodes.into_iter().enumerate().filter(|(index, _)| !gone.contains(index));
+        let replaced = |(index, scoped): (usize, ScopedNode)| match made.remove(&index) {
+            None => vec![scoped],
+            Some(made) => made.into_iter().map(|node| ScopedNode { node, opsets: scoped.opsets.clone() }).collect(),
+        };
+        Ok(kept.flat_map(replaced).collect())
     }
 
     /// The operator of quantised operands that ends with a node, and the other nodes that it replaces.
@@ -99,40 +147,80 @@ impl Importer<'_> {
             parts.push(index);
             value = relu.input.first().map_or("", String::as_str);
         }
-        let Some((index, node)) = uses.only_maker(value, &["Conv", "MatMul"]) else { return Ok(None) };
+        let Some((index, node)) = uses.only_maker(value, &Product::OPS) else { return Ok(None) };
         parts.push(index);
-        let is_conv = node.op_type() == "Conv";
-        if is_conv && !self.is_dense(uses, node) {
+        let Some((kind, [left, right])) = self.product(uses, node)?.filter(|_| is_byte(&steps.zero)) else {
             return Ok(None);
-        }
-        let mut operands = vec![];
-        for input in node.input.iter().take(2) {
-            let Some((_, from)) = uses.maker(input, &["DequantizeLinear"]) else { return Ok(None) };
-            let Some(operand) = self.dequantised(from)?.filter(|o| is_byte(&o.zero)) else { return Ok(None) };
-            operands.push(operand);
-        }
-        let [left, right] = &operands[..] else { return Ok(None) };
-        let along =
-            if is_conv { Some(0) } else { self.constant_dims(right.names[0]).map(|dims| dims.len() as i64 - 1) };
-        let per_result =
-            right.scale.len() == 1 || along.is_some() && (right.axis == along || !is_conv && right.axis == Some(-1));
-        if left.scale.len() != 1 || !per_result || !is_byte(&steps.zero) {
-            return Ok(None);
-        }
+        };
         let mut inputs: Vec<&str> = [left.names, right.names].concat();
-        inputs.extend([scale.as_str(), zero.as_str()]);
-        if let Some(bias) = node.input.get(2).filter(|name| !name.is_empty()) {
-            let Some((_, from)) = uses.maker(bias, &["DequantizeLinear"]) else { return Ok(None) };
-            match self.bias(from, left, right)? {
-                Some(name) => inputs.push(name),
-                None => return Ok(None),
+        let result = [scale.as_str(), zero.as_str()];
+        let bias = match node.input.get(2).filter(|name| !name.is_empty()) {
+            None => None,
+            Some(bias) => {
+                let Some((_, from)) = uses.maker(bias, &["DequantizeLinear"]) else { return Ok(None) };
+                let Some(bias) = self.bias(from, &left, &right)? else { return Ok(None) };
+                Some(bias)
             }
+        };
+        match kind {
+            Product::Gemm { .. } => inputs.extend([bias.unwrap_or("")].into_iter().chain(result)),
+            Product::Conv | Product::MatMul => inputs.extend(result.into_iter().chain(bias)),
         }
-        let op = if is_conv { "QLinearConv" } else { "QLinearMatMul" };
         let output = end.output.first().map_or("", String::as_str);
-        let mut made = NodeProto::of(op, &inputs, output, node.name.clone());
-        made.attribute.clone_from(&node.attribute);
+        let made = match kind {
+            Product::Conv => NodeProto {
+                attribute: node.attribute.clone(),
+                ..NodeProto::of("QLinearConv", &inputs, output, node.name.clone())
+            },
+            Product::MatMul => NodeProto::of("QLinearMatMul", &inputs, output, node.name.clone()),
+            Product::Gemm { .. } => quantised_gemm(node, &inputs, output),
+        };
         Ok(Some((made, parts)))
+    }
+
+    /// What computes a product of dequantised matrices from their bytes, if a node is one.
+    fn float_product(&mut self, uses: &Uses<'_>, node: &NodeProto) -> Result<Option<Vec<NodeProto>>, OnnxError> {
+        let standard = canonical_domain(node.domain()) == STANDARD_DOMAIN;
+        if !standard || !["MatMul", "Gemm"].contains(&node.op_type()) {
+            return Ok(None);
+        }
+        let Some((kind, [left, right])) = self.product(uses, node)? else { return Ok(None) };
+        let output = node.output.first().map_or("", String::as_str);
+        let [[a, a_scale, a_zero], [b, b_scale, b_zero]] = [left.names, right.names];
+        if kind == Product::MatMul {
+            let inputs = [a, b, a_scale, b_scale, a_zero, b_zero];
+            let made = NodeProto::of("MatMulIntegerToFloat", &inputs, output, node.name.clone());
+            return Ok(Some(vec![NodeProto { domain: Some(OnnxName::MICROSOFT.to_owned()), ..made }]));
+        }
+        let inputs = [left.names, right.names].concat();
+        Ok(Some(match node.input.get(2).filter(|name| !name.is_empty()) {
+            None => vec![quantised_gemm(node, &inputs, output)],
+            Some(bias) => {
+                let product = format!("{output}{PRODUCT}");
+                let sum = NodeProto::of("Add", &[&product, bias], output, node.name.clone());
+                vec![quantised_gemm(node, &inputs, &product), sum]
+            }
+        }))
+    }
+
+    /// What a node computes of two dequantised operands of bytes, if there are kernels for it.
+    fn product<'n>(
+        &mut self,
+        uses: &Uses<'n>,
+        node: &'n NodeProto,
+    ) -> Result<Option<(Product, [Quantisation<'n>; 2])>, OnnxError> {
+        let Some(kind) = Product::of(node).filter(|kind| *kind != Product::Conv || self.is_dense(uses, node)) else {
+            return Ok(None);
+        };
+        let [left, right, ..] = &node.input[..] else { return Ok(None) };
+        let mut operand = |name: &str| -> Result<Option<Quantisation<'n>>, OnnxError> {
+            let Some((_, from)) = uses.maker(name, &["DequantizeLinear"]) else { return Ok(None) };
+            Ok(self.dequantised(from)?.filter(|o| is_byte(&o.zero)))
+        };
+        let (Some(left), Some(right)) = (operand(left)?, operand(right)?) else { return Ok(None) };
+        let rank = self.constant_dims(right.names[0]).map(|dims| dims.len() as i64);
+        let fits = left.scale.len() == 1 && kind.has_scales_of(&right, rank);
+        Ok(fits.then_some((kind, [left, right])))
     }
 
     /// Whether a convolution is one of images whose output channels read all input channels: there are kernels of bytes for these.
@@ -219,6 +307,14 @@ impl Importer<'_> {
             _ => Ok(None),
         }
     }
+}
+
+/// A `Gemm` of bytes with the flags of one of floats.
+fn quantised_gemm(node: &NodeProto, inputs: &[&str], output: &str) -> NodeProto {
+    let mut made = NodeProto::of("QGemm", inputs, output, node.name.clone());
+    made.domain = Some(OnnxName::MICROSOFT.to_owned());
+    made.attribute = node.attribute.iter().filter(|a| a.name.as_deref() != Some("beta")).cloned().collect();
+    made
 }
 
 fn is_byte(zero: &TensorData) -> bool {

@@ -301,12 +301,14 @@ impl ByteWork<'_> {
                     for column in columns.clone().step_by(INTEGER_COLS) {
                         let cols = INTEGER_COLS.min(columns.end - column);
                         let y = y.wrapping_add(self.pixels(column) - pixels[0]);
-                        if t.halo[1] == 0 && cols == INTEGER_COLS {
-                            self.tile(&panel, filters.len(), column, (y, ldc));
+                        let tile = [filters.len(), cols];
+                        // Excess is added to all columns of a tile.
+                        if t.halo[1] == 0 && (cols == INTEGER_COLS || panel.ends.is_none()) {
+                            self.tile(&panel, tile, column, (y, ldc));
                             continue;
                         }
                         let mut sums = [[0; INTEGER_COLS]; MR];
-                        self.tile(&panel, filters.len(), column, (sums.as_mut_ptr().cast(), INTEGER_COLS as isize));
+                        self.tile(&panel, tile, column, (sums.as_mut_ptr().cast(), INTEGER_COLS as isize));
                         for (filter, sums) in sums.iter().enumerate().take(filters.len()) {
                             self.keep(&sums[..cols], column, y.wrapping_offset(filter as isize * ldc));
                         }
@@ -373,11 +375,17 @@ impl ByteWork<'_> {
         }
     }
 
-    /// The sums of the filters of a panel for [`INTEGER_COLS`] columns from `column` on.
+    /// The sums of the filters of a panel for at most [`INTEGER_COLS`] columns from `column` on.
     ///
     /// # Safety
     /// What they read is staged, and the sums are writable.
-    unsafe fn tile(&self, panel: &FilterPanel, filters: usize, column: usize, (c, ldc): (*mut i32, isize)) {
+    unsafe fn tile(
+        &self,
+        panel: &FilterPanel,
+        [filters, cols]: [usize; 2],
+        column: usize,
+        (c, ldc): (*mut i32, isize),
+    ) {
         let (t, terms) = (self.t, self.t.terms());
         // SAFETY: `stage` has written them.
         let runs = unsafe { core::slice::from_raw_parts(self.runs.cast_const(), t.taps()) };
@@ -393,7 +401,7 @@ impl ByteWork<'_> {
                 rows: filters,
                 b: b.wrapping_add(quads.start * self.plane() * TERMS),
                 b_step: self.plane(),
-                cols: INTEGER_COLS,
+                cols,
                 c,
                 ldc,
                 continued: quads.start > 0,

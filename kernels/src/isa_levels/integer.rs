@@ -122,7 +122,7 @@ pub(super) mod avx512 {
     use core::arch::x86_64::*;
 
     use super::super::{LANES, MR};
-    use super::{INTEGER_COLS, IntegerTile, TERMS};
+    use super::{IntegerTile, TERMS};
     use crate::isa::has_byte_products;
 
     /// # Safety
@@ -139,16 +139,34 @@ pub(super) mod avx512 {
 
     /// # Safety
     /// As [`integer_tile`], with AVX-512 VNNI.
-    #[target_feature(enable = "avx512f,avx512vnni")]
+    #[target_feature(enable = "avx512f,avx512vl,avx512vnni")]
     unsafe fn dispatch(t: &IntegerTile<'_>) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match t.cols.div_ceil(LANES / 2) {
+                0 | 1 => rows::<0, true>(t),
+                2 => rows::<1, false>(t),
+                3 => rows::<1, true>(t),
+                _ => rows::<2, false>(t),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`dispatch`], with the columns of [`block`].
+    #[target_feature(enable = "avx512f,avx512vl,avx512vnni")]
+    unsafe fn rows<const WHOLE: usize, const HALF: bool>(t: &IntegerTile<'_>) {
         macro_rules! rows {
             ($($m:literal)*) => {
                 // SAFETY: passed on from the caller.
                 unsafe {
                     match (t.rows, t.left_signed) {
-                        $(($m, false) => block::<$m, false>(t), ($m, true) => block::<$m, true>(t),)*
-                        (_, false) => block::<MR, false>(t),
-                        (_, true) => block::<MR, true>(t),
+                        $(
+                            ($m, false) => block::<$m, WHOLE, HALF, false>(t),
+                            ($m, true) => block::<$m, WHOLE, HALF, true>(t),
+                        )*
+                        (_, false) => block::<MR, WHOLE, HALF, false>(t),
+                        (_, true) => block::<MR, WHOLE, HALF, true>(t),
                     }
                 }
             };
@@ -156,30 +174,43 @@ pub(super) mod avx512 {
         rows!(1 2 3 4 5 6 7 8 9 10 11)
     }
 
+    /// The first lanes of a vector, up to column `cols` of those from `first` on.
+    fn lanes(cols: usize, first: usize) -> u16 {
+        ((1u32 << cols.saturating_sub(first).min(LANES)) - 1) as u16
+    }
+
+    /// The sums of `M` rows for `WHOLE` vectors of columns, and half a vector behind them if `HALF`.
+    ///
     /// # Safety
-    /// As [`dispatch`], with `t.rows == M`.
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    unsafe fn block<const M: usize, const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
-        const V: usize = INTEGER_COLS / LANES;
-        let masks: [u16; V] = core::array::from_fn(|v| {
-            let lanes = t.cols.saturating_sub(v * LANES).min(LANES);
-            ((1u32 << lanes) - 1) as u16
-        });
-        let mut acc = [[_mm512_setzero_si512(); V]; M];
+    /// As [`dispatch`], with `t.rows == M` and no more columns.
+    #[target_feature(enable = "avx512f,avx512vl,avx512vnni")]
+    unsafe fn block<const M: usize, const WHOLE: usize, const HALF: bool, const LEFT_SIGNED: bool>(
+        t: &IntegerTile<'_>,
+    ) {
+        let masks: [u16; WHOLE] = core::array::from_fn(|v| lanes(t.cols, v * LANES));
+        let behind = WHOLE * LANES;
+        let half_mask = lanes(t.cols, behind) as u8;
+        let mut acc = [[_mm512_setzero_si512(); WHOLE]; M];
+        let mut halves = [_mm256_setzero_si256(); M];
         // SAFETY: lanes outside the tile are masked off in C; A and B are readable by the caller's contract.
         unsafe {
-            for (i, row) in acc.iter_mut().enumerate().filter(|_| t.continued) {
+            for (i, (row, half)) in acc.iter_mut().zip(&mut halves).enumerate().filter(|_| t.continued) {
+                let c = t.c.offset(i as isize * t.ldc);
                 for (v, sum) in row.iter_mut().enumerate() {
-                    let c = t.c.offset(i as isize * t.ldc).wrapping_add(v * LANES);
-                    *sum = _mm512_maskz_loadu_epi32(masks[v], c);
+                    *sum = _mm512_maskz_loadu_epi32(masks[v], c.wrapping_add(v * LANES));
+                }
+                if HALF {
+                    *half = _mm256_maskz_loadu_epi32(half_mask, c.wrapping_add(behind));
                 }
             }
             for (run, &first) in t.runs.iter().enumerate() {
                 let mut a = t.a.wrapping_add(run * t.a_run);
                 let mut b = t.b.wrapping_add(TERMS * first as usize);
                 for _ in 0..t.groups {
-                    let columns: [__m512i; V] = core::array::from_fn(|v| _mm512_loadu_si512(b.add(64 * v).cast()));
-                    for (i, row) in acc.iter_mut().enumerate() {
+                    let columns: [__m512i; WHOLE] = core::array::from_fn(|v| _mm512_loadu_si512(b.add(64 * v).cast()));
+                    let last =
+                        if HALF { _mm256_loadu_si256(b.add(TERMS * behind).cast()) } else { _mm256_setzero_si256() };
+                    for (i, (row, half)) in acc.iter_mut().zip(&mut halves).enumerate() {
                         let value = _mm512_set1_epi32(a.offset(i as isize * t.a_row).cast::<i32>().read_unaligned());
                         for (sum, column) in row.iter_mut().zip(columns) {
                             *sum = match LEFT_SIGNED {
@@ -187,15 +218,25 @@ pub(super) mod avx512 {
                                 true => _mm512_dpbusd_epi32(*sum, column, value),
                             };
                         }
+                        if HALF {
+                            let value = _mm512_castsi512_si256(value);
+                            *half = match LEFT_SIGNED {
+                                false => _mm256_dpbusd_epi32(*half, value, last),
+                                true => _mm256_dpbusd_epi32(*half, last, value),
+                            };
+                        }
                     }
                     a = a.wrapping_add(TERMS);
                     b = b.wrapping_add(TERMS * t.b_step);
                 }
             }
-            for (i, row) in acc.iter().enumerate() {
+            for (i, (row, half)) in acc.iter().zip(halves).enumerate() {
+                let c = t.c.offset(i as isize * t.ldc);
                 for (v, sum) in row.iter().enumerate() {
-                    let c = t.c.offset(i as isize * t.ldc).wrapping_add(v * LANES);
-                    _mm512_mask_storeu_epi32(c, masks[v], *sum);
+                    _mm512_mask_storeu_epi32(c.wrapping_add(v * LANES), masks[v], *sum);
+                }
+                if HALF {
+                    _mm256_mask_storeu_epi32(c.wrapping_add(behind), half_mask, half);
                 }
             }
         }
@@ -206,7 +247,7 @@ pub(super) mod avx512 {
 pub(super) mod avx2 {
     use core::arch::x86_64::*;
 
-    use super::{INTEGER_COLS, IntegerGroup, IntegerTile, TERMS, copy_group};
+    use super::{IntegerGroup, IntegerTile, TERMS, copy_group};
 
     /// Sums of a vector of columns.
     const LANES: usize = 8;
@@ -237,20 +278,27 @@ pub(super) mod avx2 {
         // SAFETY: passed on from the caller.
         unsafe {
             for i in (0..t.rows).step_by(ROWS) {
-                match t.rows - i {
-                    1 => part::<1, LEFT_SIGNED, NARROWED>(t, i),
-                    _ => part::<ROWS, LEFT_SIGNED, NARROWED>(t, i),
+                match (t.rows - i, t.cols.div_ceil(LANES)) {
+                    (1, _) => part::<1, 4, LEFT_SIGNED, NARROWED>(t, i),
+                    (_, 0 | 1) => part::<ROWS, 1, LEFT_SIGNED, NARROWED>(t, i),
+                    (_, 2) => part::<ROWS, 2, LEFT_SIGNED, NARROWED>(t, i),
+                    (_, 3) => part::<ROWS, 3, LEFT_SIGNED, NARROWED>(t, i),
+                    _ => part::<ROWS, 4, LEFT_SIGNED, NARROWED>(t, i),
                 }
             }
         }
     }
 
+    /// The sums of `M` rows for `V` vectors of columns.
+    ///
     /// # Safety
-    /// As [`integer_tile`], with rows `i0..i0 + M` inside the tile.
+    /// As [`integer_tile`], with rows `i0..i0 + M` inside the tile and no more columns.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn part<const M: usize, const LEFT_SIGNED: bool, const NARROWED: bool>(t: &IntegerTile<'_>, i0: usize) {
-        const V: usize = INTEGER_COLS / LANES;
+    unsafe fn part<const M: usize, const V: usize, const LEFT_SIGNED: bool, const NARROWED: bool>(
+        t: &IntegerTile<'_>,
+        i0: usize,
+    ) {
         let mut acc = [[_mm256_setzero_si256(); V]; M];
         let ones = _mm256_set1_epi16(1);
         // SAFETY: all columns of a group are readable, and A has four bytes for each row.
@@ -280,11 +328,8 @@ pub(super) mod avx2 {
             }
             for (i, row) in acc.iter().enumerate() {
                 let c = t.c.offset((i0 + i) as isize * t.ldc);
-                for (half, sums) in row.as_chunks::<2>().0.iter().enumerate() {
-                    let done = 2 * LANES * half;
-                    if done < t.cols {
-                        store(t, c.wrapping_add(done), *sums, t.cols - done);
-                    }
+                for (v, sums) in row.iter().enumerate().take(t.cols.div_ceil(LANES)) {
+                    store(t, c.wrapping_add(v * LANES), *sums, t.cols - v * LANES);
                 }
             }
         }
@@ -305,24 +350,20 @@ pub(super) mod avx2 {
     /// Adds sums of some columns to C, or writes them there.
     ///
     /// # Safety
-    /// As many columns as there are, of sixteen at most, are writable, and readable if the sums continue.
+    /// As many columns as there are, of eight at most, are writable, and readable if the sums continue.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn store(t: &IntegerTile<'_>, c: *mut i32, sums: [__m256i; 2], cols: usize) {
+    unsafe fn store(t: &IntegerTile<'_>, c: *mut i32, sums: __m256i, cols: usize) {
         // SAFETY: by the caller's contract.
         unsafe {
-            if cols >= 2 * LANES {
-                for (half, sum) in sums.into_iter().enumerate() {
-                    let c = c.wrapping_add(LANES * half).cast::<__m256i>();
-                    let before = if t.continued { _mm256_loadu_si256(c) } else { _mm256_setzero_si256() };
-                    _mm256_storeu_si256(c, _mm256_add_epi32(before, sum));
-                }
+            if cols >= LANES {
+                let c = c.cast::<__m256i>();
+                let before = if t.continued { _mm256_loadu_si256(c) } else { _mm256_setzero_si256() };
+                _mm256_storeu_si256(c, _mm256_add_epi32(before, sums));
                 return;
             }
-            let mut values = [0i32; 2 * LANES];
-            for (half, sum) in sums.into_iter().enumerate() {
-                _mm256_storeu_si256(values.as_mut_ptr().wrapping_add(LANES * half).cast(), sum);
-            }
+            let mut values = [0i32; LANES];
+            _mm256_storeu_si256(values.as_mut_ptr().cast(), sums);
             for (j, value) in values.iter().enumerate().take(cols) {
                 let c = c.wrapping_add(j);
                 let before = if t.continued { *c } else { 0 };

@@ -8,7 +8,7 @@ use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, Reduction, View};
-use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
+use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn, ScalarNode};
 
 use super::scalar::{Fired, Rewriter};
 use super::{forward, prim_of, replace, visit_all};
@@ -47,7 +47,7 @@ fn simplify_body(
     let b = ScalarBuilder::new();
     let mut kept: Vec<(Value, Ex)> = vec![];
     let mut inputs: Vec<Ex> = vec![];
-    let constants: Vec<Option<Scalar>> = args.iter().map(|v| graph.constant(*v).and_then(splat)).collect();
+    let constants: Vec<Option<Scalar>> = args.iter().map(|v| uniform(graph, *v)).collect();
     let all = keep && constants.iter().all(Option::is_some);
     for (i, (v, dtype)) in args.iter().zip(&f.inputs).enumerate() {
         let ex = match (constants[i], kept.iter().find(|(k, _)| k == v)) {
@@ -142,6 +142,18 @@ fn replace_all(graph: &mut Graph, label: &'static str, node: NodeId, prim: Prim,
     }
     patch.commit();
     Ok(new)
+}
+
+/// The value of every element of a constant, or of a map of constants, if all are equal.
+fn uniform(graph: &Graph, v: Value) -> Option<Scalar> {
+    if let Some(data) = graph.constant(v) {
+        return splat(data);
+    }
+    let Some(Prim::Map(f)) = prim_of(graph, v.node) else { return None };
+    match f.nodes[f.outputs[v.port as usize].0 as usize] {
+        ScalarNode::Const(c) => Some(c),
+        _ => None,
+    }
 }
 
 /// The value of every element, if all are equal.

@@ -7,7 +7,7 @@ use super::super::{ValueId, carrier_bytes};
 use super::Writer;
 use super::assembler::Source;
 use super::opcode as op;
-use super::select::{GREATER_OR_EQUAL, UNORDERED, carrier_float};
+use super::select::{GREATER_OR_EQUAL, ORDERED, UNORDERED, carrier_float};
 use super::values::carrier_bits;
 
 impl Writer<'_> {
@@ -188,6 +188,7 @@ impl Writer<'_> {
         let (opcode, limit, most) = match (from, to) {
             (_, DType::U64) => return None,
             (DType::F32, DType::U32) => return self.float_to_u32(v, a),
+            (DType::F32, _) if to.size() < 4 => return self.float_to_narrow(v, a, to),
             (DType::F64, _) if to != DType::I64 => return self.double_to_integer(v, a, to),
             (DType::F32, DType::I64) => (op::I64_OF_F32, Scalar::f32((1u64 << 63) as f32), i64::MAX as u64),
             (DType::F64, DType::I64) => {
@@ -223,7 +224,31 @@ impl Writer<'_> {
             self.write_with(compare, bytes, mask, x, Source::Register(x), Some(UNORDERED));
             self.write(op::AND_NOT, bytes, target, mask, Source::Register(target));
         }
-        self.clamp(target, to);
+        Some(())
+    }
+
+    /// To a type of fewer bits than 32, whose least and greatest numbers f32 holds.
+    fn float_to_narrow(&mut self, v: ValueId, a: ValueId, to: DType) -> Option<()> {
+        let (lo, hi) = integer_limits(to);
+        let (lo, hi) =
+            (self.splat(carrier_bits(Scalar::f32(lo as f32)), 4), self.splat(carrier_bits(Scalar::f32(hi as f32)), 4));
+        let (x, bytes) = (self.register(a)?, self.lanes * 4);
+        let target = self.define(v)?;
+        // Of NaN and the least number the latter.
+        self.write(op::MAX, bytes, target, x, lo);
+        self.write(op::MIN, bytes, target, target, hi);
+        if !to.is_signed_int() {
+            self.write(op::I32_OF_F32, bytes, target, 0, Source::Register(target));
+        } else if self.is_512() {
+            let k = self.temporary_mask()?;
+            self.write_with(op::COMPARE, bytes, k, x, Source::Register(x), Some(ORDERED));
+            self.write_masked(op::I32_OF_F32, bytes, (target, 0, Source::Register(target)), (k, true));
+        } else {
+            let mask = self.temporary()?;
+            self.write(op::I32_OF_F32, bytes, target, 0, Source::Register(target));
+            self.write_with(op::COMPARE, bytes, mask, x, Source::Register(x), Some(UNORDERED));
+            self.write(op::AND_NOT, bytes, target, mask, Source::Register(target));
+        }
         Some(())
     }
 
@@ -256,18 +281,6 @@ impl Writer<'_> {
         self.write_with(op::COMPARE.double(true), from_bytes, k, x, Source::Register(x), Some(UNORDERED));
         self.write_masked(op::XOR, bytes, (target, target, Source::Register(target)), (k, false));
         Some(())
-    }
-
-    /// The nearest number of a type of fewer bits than 32.
-    fn clamp(&mut self, target: u8, to: DType) {
-        if to.size() >= 4 {
-            return;
-        }
-        let (lo, hi) = integer_limits(to);
-        let (lo, hi) = (self.splat(lo as u64, 4), self.splat(hi as u64, 4));
-        let bytes = self.lanes * 4;
-        self.write(op::MAX_SIGNED, bytes, target, target, lo);
-        self.write(op::MIN_SIGNED, bytes, target, target, hi);
     }
 
     fn integer_to_integer(&mut self, v: ValueId, a: ValueId, to: DType) -> Option<()> {

@@ -35,6 +35,8 @@ fn integer_predicate(cmp: CmpOp) -> u8 {
 
 /// Either is NaN.
 pub(super) const UNORDERED: u8 = 0x03;
+/// Neither of two numbers is NaN.
+pub(super) const ORDERED: u8 = 0x07;
 pub(super) const GREATER_OR_EQUAL: u8 = 0x1d;
 
 impl Writer<'_> {
