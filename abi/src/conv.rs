@@ -57,9 +57,11 @@ pub enum ConvPass {
     DataGradient,
     /// The gradient of the filters, of x and that of y. The sum runs over ascending n, p, q.
     FilterGradient,
-    /// y, of i32, of x of u8 and filters `[oc, kh, kw, ic]` of i8, of one group whose channels come in fours. The sum is exact
-    /// modulo 2³².
+    /// y, of i32, of x of u8 and filters of i8, `[oc, kh, kw, ic]` of one group or `[c, kh, kw]` of a depthwise convolution. The
+    /// sum is exact modulo 2³². In artifacts made before version 1.17 there is one group of channels in fours.
     Bytes,
+    /// As [`ConvPass::Bytes`], with filters in the packed form of the kernel library.
+    PackedBytes,
 }
 
 impl Default for ConvPass {
@@ -70,7 +72,7 @@ impl Default for ConvPass {
 
 impl ConvPass {
     /// All passes. Images of compiled models hold the position: new ones come last.
-    pub const ALL: [ConvPass; 8] = [
+    pub const ALL: [ConvPass; 9] = [
         ConvPass::Packed(ConvAlgorithm::Direct),
         ConvPass::Forward,
         ConvPass::DataGradient,
@@ -79,6 +81,7 @@ impl ConvPass {
         ConvPass::Packed(ConvAlgorithm::WinogradF4),
         ConvPass::Packed(ConvAlgorithm::Bf16),
         ConvPass::Bytes,
+        ConvPass::PackedBytes,
     ];
 
     /// The pass of a convolution of plain filters by an algorithm: packed ones are needed unless it is the sum.
@@ -104,13 +107,28 @@ impl ConvPass {
 
     /// Whether filters are packed.
     pub const fn is_packed(self) -> bool {
-        matches!(self, ConvPass::Packed(_))
+        matches!(self, ConvPass::Packed(_) | ConvPass::PackedBytes)
+    }
+
+    /// Whether operands are bytes, with sums in i32.
+    pub const fn is_of_bytes(self) -> bool {
+        matches!(self, ConvPass::Bytes | ConvPass::PackedBytes)
+    }
+
+    /// The pass for the same convolution of filters that are packed, if there is one.
+    pub const fn packed(self) -> Option<ConvPass> {
+        match self {
+            ConvPass::Packed(_) | ConvPass::PackedBytes => Some(self),
+            ConvPass::Forward => Some(ConvPass::Packed(ConvAlgorithm::Direct)),
+            ConvPass::Bytes => Some(ConvPass::PackedBytes),
+            ConvPass::DataGradient | ConvPass::FilterGradient => None,
+        }
     }
 
     /// Types of x, filters and y, or of the sums that an epilogue makes y of.
     pub const fn types(self) -> [DType; 3] {
         match self {
-            ConvPass::Bytes => [DType::U8, DType::I8, DType::I32],
+            ConvPass::Bytes | ConvPass::PackedBytes => [DType::U8, DType::I8, DType::I32],
             _ => [DType::F32; 3],
         }
     }
@@ -123,6 +141,7 @@ impl ConvPass {
             ConvPass::DataGradient => "conv_data_gradient",
             ConvPass::FilterGradient => "conv_filter_gradient",
             ConvPass::Bytes => "conv_bytes",
+            ConvPass::PackedBytes => "conv_packed_bytes",
         }
     }
 }

@@ -18,7 +18,7 @@ pub use self::in_parts::{call, hosted, number, part, parts, result, value};
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 16 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 17 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 

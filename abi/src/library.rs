@@ -224,9 +224,8 @@ impl<N: Number> Conv2d<N> {
         if !self.allows(self.pass.algorithm()) {
             return false;
         }
-        if self.pass == ConvPass::Bytes {
-            let fours = self.in_channels % N::from(BYTE_TERMS) == N::from(0);
-            return self.in_planes() && self.groups == N::from(1) && fours;
+        if self.pass.is_of_bytes() {
+            return self.in_planes() && (self.groups == N::from(1) || self.is_depthwise());
         }
         if self.in_planes() {
             return true;
@@ -246,7 +245,7 @@ impl<N: Number> Conv2d<N> {
     /// blocks, but not where Winograd convolution makes blocks of planes or it is rounded.
     pub fn takes_computed(&self) -> bool {
         match self.layouts {
-            _ if self.pass.algorithm() == ConvAlgorithm::Bf16 || self.pass == ConvPass::Bytes => false,
+            _ if self.pass.algorithm() == ConvAlgorithm::Bf16 || self.pass.is_of_bytes() => false,
             [ImageLayout::Nchw, ImageLayout::Nchw] | [ImageLayout::Nhwc, _] => false,
             [ImageLayout::Nchw, _] => self.pass.tile().is_none(),
             [ImageLayout::Nchw16c, _] => true,
@@ -447,6 +446,7 @@ impl Packing {
         match self {
             Packing::Plain => true,
             Packing::GemmB { elements: PackedElements::Bytes, .. } => matches!(dtype, DType::I8 | DType::U8),
+            Packing::Conv(call) if call.pass.is_of_bytes() => matches!(dtype, DType::I8),
             Packing::GemmB { .. } | Packing::Conv(_) => matches!(dtype, DType::F32),
         }
     }
@@ -455,6 +455,7 @@ impl Packing {
     pub const fn element_size(&self) -> usize {
         match self {
             Packing::GemmB { elements, .. } => elements.size(),
+            Packing::Conv(call) if call.pass.is_of_bytes() => 1,
             Packing::Plain | Packing::Conv(_) => size_of::<f32>(),
         }
     }
@@ -481,7 +482,7 @@ pub enum Packing {
         /// What the packed elements are.
         elements: PackedElements,
     },
-    /// Filters `[groups·out_channels, in_channels, kh, kw]` of the given convolution.
+    /// Filters `[groups·out_channels, in_channels, kh, kw]` of the given convolution, or `[oc, kh, kw, ic]` if it is of bytes.
     Conv(Conv2d),
 }
 

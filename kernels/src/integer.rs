@@ -308,6 +308,7 @@ impl IntegerProduct<'_> {
                 groups: groups.len(),
                 a: a.wrapping_add(groups.start * TERMS),
                 a_row,
+                a_step: TERMS,
                 a_run: 0,
                 rows,
                 b: panel.groups.wrapping_add(groups.start * GROUP),

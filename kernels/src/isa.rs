@@ -83,6 +83,16 @@ pub(crate) fn has_byte_products() -> bool {
     KNOWN.get(|| leaf().ecx & VNNI != 0 && leaf().ebx & VL != 0)
 }
 
+/// Whether the processor permutes bytes (AVX-512 VBMI and BW), beside [`has_byte_products`].
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_byte_permutations() -> bool {
+    const VBMI: u32 = 1 << 1;
+    const BW: u32 = 1 << 30;
+    static KNOWN: Extension = Extension::new();
+    let leaf = || core::arch::x86_64::__cpuid_count(7, 0);
+    KNOWN.get(|| has_byte_products() && leaf().ecx & VBMI != 0 && leaf().ebx & BW != 0)
+}
+
 /// Whether the processor multiplies numbers of bf16 and adds them in f32 (AVX-512 BF16), beside [`Isa::Avx512`].
 #[cfg(target_arch = "x86_64")]
 pub fn has_bf16_products() -> bool {

@@ -6,6 +6,7 @@
 //! - Filters of a convolution, per group: panels of at most 12 output channels of nearly equal
 //!   height, each k×rows with k = (input channel, filter row, filter column) outermost.
 //! - Filters of a convolution with few channels in a group: as in the graph.
+//! - Filters of bytes: panels of the same height, in groups of four terms, in the order of `conv::bytes::terms`.
 //! - Filters of a convolution to blocked channels: panels of up to 32 output channels, each k×columns with k in
 //!   the order of the sum; depthwise ones by block of channels, each taps×16.
 
@@ -179,8 +180,7 @@ pub(crate) unsafe fn groups_of_bytes(
     for first in (0..terms).step_by(TERMS) {
         let group = IntegerGroup {
             terms: TERMS.min(terms - first),
-            from: from.wrapping_offset(first as isize * row),
-            row,
+            rows: core::array::from_fn(|term| from.wrapping_offset((first + term) as isize * row)),
             step,
             cols,
             to: to.wrapping_add(first * NR),

@@ -4,10 +4,8 @@
 //! `Σ (a - za)·(b - zb) = Σ a·b - za·(Σ b - k·zb) - zb·Σ a`
 //!
 //! A byte of the other sign is the same number less 128, with a zero point less 128. Sums of constants are constants.
-//! A dense convolution of images reads them where they lie, or a copy with what is outside; any other convolution is the
-//! product of its filters with the patches of the image, which are copied if they overlap.
-
-use tensorc_abi::BYTE_TERMS;
+//! A convolution of one group, or of one for each channel, reads images where they lie, or a copy with what is outside; any
+//! other one is the product of its filters with the patches of the image, which are copied if they overlap.
 
 use crate::contract::matmul_contraction;
 use crate::conv::ConvGeometry;
@@ -127,11 +125,11 @@ pub(crate) fn byte_conv<'g>(
     let wd = filters.x.dims()?;
     let (all, terms) = (wd[0], wd.all().skip(1).product::<Extent>());
     let of_group = all / groups;
+    if let Some(y) = image_conv(image, filters, geometry)? {
+        return Ok(Some(y));
+    }
     if of_group < MIN_FILTERS {
         return Ok(None);
-    }
-    if let Some(y) = dense_conv(image, filters, geometry)? {
-        return Ok(Some(y));
     }
     let [w, x] = of_two_signs(filters, image)?;
     let patches = patches(x, &wd, geometry)?;
@@ -167,24 +165,40 @@ pub(crate) fn byte_conv<'g>(
     Ok(Some(y.reshape(Extents::from_iter([n, all.into()].into_iter().chain(spatial.all())))))
 }
 
-/// [`byte_conv`] of one group of images with rows and columns, whose zero point is known.
-fn dense_conv<'g>(
+/// [`byte_conv`] of one group, or of one for each filter, of images with rows and columns, or columns alone, whose zero point is
+/// known.
+fn image_conv<'g>(
     image: ByteOperand<'g>,
     filters: ByteOperand<'g>,
     geometry: &ConvGeometry<'_>,
 ) -> Result<Option<Tensor<'g>>> {
-    let ConvGeometry { groups, ref spatial, padded, position } = *geometry;
-    let Some(outside) = image.known_zero()?.filter(|_| groups == 1 && spatial.len() == 2) else { return Ok(None) };
-    let (x, w) = (image.signed(false)?, filters.signed(true)?);
+    let ConvGeometry { groups, spatial: ref given, padded, .. } = *geometry;
+    let depthwise = groups > 1 && filters.x.dims()?[..2] == [groups, 1];
+    let fits = (groups == 1 || depthwise) && given.len() <= 2;
+    let Some(outside) = image.known_zero()?.filter(|_| fits) else { return Ok(None) };
+    let (mut x, mut w) = (image.signed(false)?, filters.signed(true)?);
+    // One axis is a row.
+    let is_row = given.len() == 1;
+    let with_rows = |dims: &Extents, lead: usize| match is_row {
+        true => Extents::from_iter(dims.range(..lead).all().chain([Extent::ONE]).chain(dims.range(lead..).all())),
+        false => dims.clone(),
+    };
+    for x in [&mut x.x, &mut w.x] {
+        *x = x.reshape(with_rows(&x.dims()?, 2));
+    }
+    let spatial = with_rows(given, 0);
+    let position = |axis: usize, o: &Index, k: &Index| match (is_row, axis) {
+        (true, 0) => Index::constant(0),
+        _ => (geometry.position)(axis - usize::from(is_row), o, k),
+    };
     // What is outside of the image, as bytes that are not signed.
     let outside = outside + if image.x.ty()?.dtype == DType::I8 { SIGN as i64 } else { 0 };
     let (xd, wd) = (x.x.dims()?, w.x.dims()?);
-    let (n, filters, channels) = (xd.at(0), wd.at(0), wd[1]);
-    let rounded = channels.next_multiple_of(BYTE_TERMS);
+    let (n, filters, channels) = (xd.at(0), wd.at(0), xd.at(1));
     let corner = |axis: usize| position(axis, &Index::constant(0), &Index::constant(0)).constant;
     let (taps, v) = ([wd.at(2), wd.at(3)], vars(7));
-    // Copied if there is more around the pixels than zeros.
-    let copied = rounded != channels || padded && outside != 0;
+    // Copied if there is something else than zeros around the pixels.
+    let copied = padded && outside != 0;
     let at = |axis: usize| {
         let index = position(axis, &v[2 + axis], &v[4 + axis]);
         if copied { index.offset(-corner(axis)) } else { index }
@@ -197,24 +211,27 @@ fn dense_conv<'g>(
                 position(axis, &last(spatial.at(axis)), &last(taps[axis])).constant - corner(axis) + 1
             });
             let map = [v[0].clone(), v[1].clone(), v[2].offset(corner(0)), v[3].offset(corner(1))];
-            let dims = Extents::from_iter([n, rounded.into()].into_iter().chain(ends));
+            let dims = Extents::from_iter([n, channels].into_iter().chain(ends));
             ByteOperand { x: x.x.view(map.to_vec(), Some(Scalar::from_i64(DType::U8, outside)), &dims), ..x }
         }
     };
-    let rows = Extents::from_iter([filters, taps[0], taps[1], rounded.into()]);
-    let map = [0, 3, 1, 2].map(|axis: usize| v[axis].clone());
-    let last = w.x.view(map.to_vec(), Some(Scalar::zero(DType::I8)), &rows);
-    let extents: Extents = [n, filters].into_iter().chain(spatial.all()).chain(rows.all().skip(1)).collect();
-    let lhs = vec![v[0].clone(), v[6].clone(), at(0), at(1)];
-    let rhs = [1, 4, 5, 6].map(|axis: usize| v[axis].clone());
-    let product = x.x.contract(last, Contraction::new(extents, 4, lhs, rhs.to_vec()));
+    // Axes of the result, then taps and, of one group, channels.
+    let (ordered, axes): (_, &[usize]) = match depthwise {
+        true => (w.x.reshape(Extents::from_iter([filters, taps[0], taps[1]])), &[1, 4, 5]),
+        false => (w.x.permute(&[0, 2, 3, 1]), &[1, 4, 5, 6]),
+    };
+    let terms = ordered.dims()?.range(1..);
+    let extents: Extents = [n, filters].into_iter().chain(spatial.all()).chain(terms.all()).collect();
+    let lhs = vec![v[0].clone(), v[if depthwise { 1 } else { 6 }].clone(), at(0), at(1)];
+    let rhs = axes.iter().map(|axis| v[*axis].clone()).collect();
+    let product = x.x.contract(ordered, Contraction::new(extents, 4, lhs, rhs));
     let per_filter = |zero: Tensor<'g>| -> Result<Tensor<'g>> {
         let one = zero.dims()?.all().product::<Extent>().is_surely(1);
         Ok(if one { zero.reshape([]) } else { zero.reshape([wd[0], 1, 1]) })
     };
     let filter_sums = || per_filter(w.sum(&[1, 2, 3])?);
     let window_sums = || {
-        let dims = Extents::from_iter([n, channels.into(), taps[0], taps[1]].into_iter().chain(spatial.all()));
+        let dims = Extents::from_iter([n, channels, taps[0], taps[1]].into_iter().chain(spatial.all()));
         let u = vars(6);
         let at = |axis: usize| {
             let index = position(axis, &u[4 + axis], &u[2 + axis]);
@@ -222,11 +239,13 @@ fn dense_conv<'g>(
         };
         let map = vec![u[0].clone(), u[1].clone(), at(0), at(1)];
         let windows = x.x.view(map, Some(Scalar::zero(DType::U8)), &dims);
-        let sums = ByteOperand { x: windows, zero: None }.sum(&[1, 2, 3])?;
-        Ok(sums.reshape(Extents::from_iter([n, Extent::ONE].into_iter().chain(spatial.all()))))
+        let (summed, of): (&[usize], _) = if depthwise { (&[2, 3], channels) } else { (&[1, 2, 3], Extent::ONE) };
+        let sums = ByteOperand { x: windows, zero: None }.sum(summed)?;
+        Ok(sums.reshape(Extents::from_iter([n, of].into_iter().chain(spatial.all()))))
     };
     let zeros = [w.zero.map(per_filter).transpose()?, x.zero.map(|zero| zero.reshape([]))];
-    corrected(product, zeros, wd.all().skip(1).product(), [&filter_sums, &window_sums]).map(Some)
+    let y = corrected(product, zeros, wd.all().skip(1).product(), [&filter_sums, &window_sums])?;
+    Ok(Some(y.reshape(Extents::from_iter([n, filters].into_iter().chain(given.all())))))
 }
 
 /// What each tap of each pixel reads, [n, c, taps…, pixels…]; outside of the image the zero point.

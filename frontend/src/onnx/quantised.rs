@@ -209,7 +209,7 @@ impl Importer<'_> {
         uses: &Uses<'n>,
         node: &'n NodeProto,
     ) -> Result<Option<(Product, [Quantisation<'n>; 2])>, OnnxError> {
-        let Some(kind) = Product::of(node).filter(|kind| *kind != Product::Conv || self.is_dense(uses, node)) else {
+        let Some(kind) = Product::of(node).filter(|kind| *kind != Product::Conv || self.has_kernels(uses, node)) else {
             return Ok(None);
         };
         let [left, right, ..] = &node.input[..] else { return Ok(None) };
@@ -223,13 +223,17 @@ impl Importer<'_> {
         Ok(fits.then_some((kind, [left, right])))
     }
 
-    /// Whether a convolution is one of images whose output channels read all input channels: there are kernels of bytes for these.
-    fn is_dense(&self, uses: &Uses<'_>, node: &NodeProto) -> bool {
+    /// Whether there are kernels of bytes for a convolution: of images or signals whose output channels read all input
+    /// channels, or one each.
+    fn has_kernels(&self, uses: &Uses<'_>, node: &NodeProto) -> bool {
         let filters = node.input.get(1).and_then(|w| uses.maker(w, &["DequantizeLinear"]));
         let dims = filters.and_then(|(_, from)| self.constant_dims(from.input.first()?));
-        let group = node.attribute.iter().find(|a| a.name.as_deref() == Some("group")).and_then(|a| a.i);
-        let is_image = |d: &[i64]| d.len() == 4 || d.len() > 2 && d[2..].iter().all(|n| *n == 1);
-        group.unwrap_or(1) == 1 && dims.is_some_and(|d| is_image(&d))
+        let group = node.attribute.iter().find(|a| a.name.as_deref() == Some("group")).and_then(|a| a.i).unwrap_or(1);
+        let fits = |d: &[i64]| match group {
+            1 => (3..=4).contains(&d.len()) || d.len() > 2 && d[2..].iter().all(|n| *n == 1),
+            _ => (3..=4).contains(&d.len()) && d[..2] == [group, 1],
+        };
+        dims.is_some_and(|d| fits(&d))
     }
 
     /// The name of the quantised bias, if its scale is that of the sums and its zero point 0.

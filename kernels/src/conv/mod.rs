@@ -38,7 +38,7 @@ pub(crate) use shape::WindowShape;
 /// The kernel that computes a call: a function of the call alone.
 pub fn conv_variant(call: &Conv2d) -> ConvVariant {
     match call.pass {
-        ConvPass::Bytes => ConvVariant::Bytes,
+        ConvPass::Bytes | ConvPass::PackedBytes => ConvVariant::Bytes,
         _ if call.pass.tile().is_some() => ConvVariant::Winograd,
         _ if call.is_depthwise() && (!call.in_planes() || blocked_depthwise::takes_planes(call)) => {
             ConvVariant::BlockedDepthwise
@@ -58,6 +58,7 @@ pub(crate) fn packed_len(call: &Conv2d) -> usize {
         ConvVariant::Winograd => winograd::packed_len(call),
         ConvVariant::Blocked | ConvVariant::Rounded => blocked::packed_len(call),
         ConvVariant::BlockedDepthwise => blocked_depthwise::packed_len(call),
+        ConvVariant::Bytes => bytes::packed_len(call),
         _ => (call.groups * call.out_channels * call.in_channels * call.kernel[0] * call.kernel[1]) as usize,
     }
 }
@@ -68,6 +69,7 @@ pub(crate) fn pack_units(call: &Conv2d) -> usize {
         ConvVariant::Winograd => winograd::panels(call),
         ConvVariant::Blocked | ConvVariant::Rounded => blocked::panels(call),
         ConvVariant::Windows | ConvVariant::Rows => windows::panels(call),
+        ConvVariant::Bytes => bytes::pack_units(call),
         _ => 1,
     }
 }
@@ -84,6 +86,7 @@ pub(crate) fn pack_source(call: &Conv2d, units: Range<usize>) -> Range<usize> {
         ConvVariant::Windows | ConvVariant::Rows => {
             windows::panel(call, units.start).start..windows::panel(call, units.end - 1).end
         }
+        ConvVariant::Bytes => bytes::filters_of(call, units),
         _ => 0..shape.groups * shape.out_channels,
     };
     channels.start * depth..channels.end * depth
@@ -102,7 +105,8 @@ pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, units: Range<usize>, 
             ConvVariant::Blocked => blocked::pack(level, call, units, src, dst),
             ConvVariant::Rounded => blocked::pack_rounded(level, call, units, src, dst),
             ConvVariant::Windows | ConvVariant::Rows => windows::pack(level, call, units, src, dst),
-            ConvVariant::Planar | ConvVariant::Grouped | ConvVariant::Correlate | ConvVariant::Bytes => {
+            ConvVariant::Bytes => bytes::pack(call, units, src.cast(), dst),
+            ConvVariant::Planar | ConvVariant::Grouped | ConvVariant::Correlate => {
                 // Bytes need no alignment.
                 let bytes = packed_len(call) * size_of::<f32>();
                 core::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.as_mut_ptr().cast(), bytes);
@@ -182,7 +186,7 @@ pub fn conv_tasks(call: &Conv2d) -> u64 {
 pub fn conv_tasks_by(variant: ConvVariant, call: &Conv2d) -> u64 {
     (match variant {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).tasks(),
-        ConvVariant::Bytes => bytes::ByteTasks::new(call).tasks(),
+        ConvVariant::Bytes => bytes::tasks(call),
         ConvVariant::Planar => planar::tasks(&WindowShape::forward(call)),
         ConvVariant::Grouped => grouped::tasks(&WindowShape::forward(call)),
         ConvVariant::Rows => rows::plane_tasks(&WindowShape::forward(call)).tasks(),
@@ -220,7 +224,7 @@ pub fn conv_scratch_by(variant: ConvVariant, call: &Conv2d, prologue: Option<usi
     let computed = prologue.is_some();
     let elements = match variant {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).scratch(),
-        ConvVariant::Bytes => bytes::ByteTasks::new(call).scratch(),
+        ConvVariant::Bytes => bytes::scratch(call),
         ConvVariant::Planar => planar::scratch(&WindowShape::forward(call)),
         ConvVariant::Grouped => grouped::scratch(&WindowShape::forward(call)),
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).scratch(computed),

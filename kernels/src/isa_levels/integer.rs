@@ -23,9 +23,10 @@ pub(crate) struct IntegerTile<'a> {
     pub runs: &'a [u32],
     /// Groups of four terms in a run; terms beyond the last are 0 in B.
     pub groups: usize,
-    /// Group g of run r of row i at `a[i·a_row + r·a_run + 4·g]`, four readable bytes.
+    /// Group g of run r of row i at `a[i·a_row + r·a_run + g·a_step]`, four readable bytes.
     pub a: *const u8,
     pub a_row: isize,
+    pub a_step: usize,
     pub a_run: usize,
     pub rows: usize,
     /// Copied ([`IntegerGroup`]): of group g of run r, column j is the group `runs[r] + g·b_step + j` from here. There are
@@ -49,9 +50,8 @@ pub(crate) struct IntegerTile<'a> {
 pub(crate) struct IntegerGroup {
     /// At most [`TERMS`].
     pub terms: usize,
-    /// Term k of column j at `from[k·row + j·step]`.
-    pub from: *const u8,
-    pub row: isize,
+    /// Term k of column j at `rows[k][j·step]`.
+    pub rows: [*const u8; TERMS],
     pub step: isize,
     pub cols: usize,
     /// [`TERMS`] bytes for each column.
@@ -81,9 +81,8 @@ unsafe fn copy_group(g: &IntegerGroup, first: usize) {
     unsafe {
         let to = core::slice::from_raw_parts_mut(g.to.cast::<[u8; TERMS]>(), g.cols);
         for (j, to) in to.iter_mut().enumerate().skip(first) {
-            let from = g.from.wrapping_offset(j as isize * g.step);
             *to = core::array::from_fn(|t| match t < g.terms {
-                true => *from.wrapping_offset(t as isize * g.row),
+                true => *g.rows[t].wrapping_offset(j as isize * g.step),
                 false => 0,
             });
         }
@@ -226,7 +225,7 @@ pub(super) mod avx512 {
                             };
                         }
                     }
-                    a = a.wrapping_add(TERMS);
+                    a = a.wrapping_add(t.a_step);
                     b = b.wrapping_add(TERMS * t.b_step);
                 }
             }
@@ -322,7 +321,7 @@ pub(super) mod avx2 {
                             row[v] = _mm256_add_epi32(row[v], sum);
                         }
                     }
-                    a = a.wrapping_add(TERMS);
+                    a = a.wrapping_add(t.a_step);
                     b = b.wrapping_add(TERMS * t.b_step);
                 }
             }
@@ -399,14 +398,13 @@ pub(super) mod avx2 {
         if g.terms < TERMS {
             return None;
         }
-        let from = g.from.wrapping_offset(first as isize * g.step);
         // SAFETY: sixteen columns are read; with a step of 2 also one byte after them, where the next column makes it readable.
         unsafe {
-            let row = |t: isize| from.wrapping_offset(t * g.row).cast::<__m128i>();
+            let row = |t: usize| g.rows[t].wrapping_offset(first as isize * g.step).cast::<__m128i>();
             let rows: [__m128i; TERMS] = match g.step {
-                1 if first + COPIED <= g.cols => core::array::from_fn(|t| _mm_loadu_si128(row(t as isize))),
+                1 if first + COPIED <= g.cols => core::array::from_fn(|t| _mm_loadu_si128(row(t))),
                 2 if first + COPIED < g.cols => core::array::from_fn(|t| {
-                    let row = row(t as isize);
+                    let row = row(t);
                     let even = _mm_set1_epi16(0xff);
                     let half = |i: usize| _mm_and_si128(_mm_loadu_si128(row.add(i)), even);
                     _mm_packus_epi16(half(0), half(1))
@@ -461,7 +459,9 @@ pub(super) mod portable {
                 let b = t.b.wrapping_add(at).cast::<[[u8; TERMS]; INTEGER_COLS]>().read_unaligned();
                 for (i, row) in sums.0.iter_mut().enumerate().take(t.rows) {
                     let a =
-                        t.a.offset(i as isize * t.a_row).wrapping_add(run * t.a_run + TERMS * g).cast::<[u8; TERMS]>();
+                        t.a.offset(i as isize * t.a_row)
+                            .wrapping_add(run * t.a_run + g * t.a_step)
+                            .cast::<[u8; TERMS]>();
                     let a = a.read_unaligned().map(&left);
                     for (sum, terms) in row.iter_mut().zip(&b) {
                         for (x, y) in a.iter().zip(terms) {

@@ -12,6 +12,7 @@ mod avx512;
 mod avx512_blocked;
 #[cfg(target_arch = "x86_64")]
 mod avx512_data;
+mod byte_rows;
 mod double;
 mod excess;
 mod integer;
@@ -35,6 +36,7 @@ mod winograd;
 use crate::isa::Isa;
 
 pub(crate) use attention::{Dots, Scores};
+pub(crate) use byte_rows::{ByteRows, READABLE};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 pub(crate) use excess::{Excess, NarrowedRow};
 pub(crate) use integer::{INTEGER_COLS, IntegerGroup, IntegerTile, TERMS};
@@ -406,6 +408,8 @@ kernels! {
         excess::avx2::narrowed_row, excess::avx2::narrowed_row, excess::portable::narrowed_row, excess::portable::narrowed_row;
     add_excess(Excess<'_>) =
         excess::avx2::add_excess, excess::avx2::add_excess, excess::portable::add_excess, excess::portable::add_excess;
+    byte_rows(ByteRows) =
+        byte_rows::avx512::byte_rows, byte_rows::avx2::byte_rows, byte_rows::portable::byte_rows, byte_rows::portable::byte_rows;
     integer_group(IntegerGroup) =
         integer::avx2::integer_group, integer::avx2::integer_group, integer::portable::integer_group, integer::portable::integer_group;
     coded_rows(CodedRows) =

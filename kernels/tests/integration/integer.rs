@@ -3,7 +3,9 @@
 use crate::double::{at, layout};
 use crate::support::{Converter, Counter, Random, cuts, isa_levels, packed, rounds, scratch};
 use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, GemmElements, ImageLayout, MatrixLayout, PackedElements, Packing};
-use tensorc_kernels::{conv_run_with, conv_scratch, conv_tasks, integer_run_with, integer_scratch, integer_tasks};
+use tensorc_kernels::{
+    conv_run_with, conv_scratch, conv_tasks, integer_run_with, integer_scratch, integer_tasks, pack, packed_len,
+};
 
 /// Bytes among which the extremes are frequent.
 fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
@@ -102,7 +104,7 @@ fn products_of_bytes_are_exact() {
     }
 }
 
-/// A convolution of bytes at random, whose channels come in fours.
+/// A convolution of bytes at random, of one group or depthwise.
 fn convolution(random: &mut Random) -> Conv2d {
     let pick = |random: &mut Random, from: &[u64]| random.pick(from);
     let [kernel, strides, dilations] =
@@ -113,18 +115,24 @@ fn convolution(random: &mut Random) -> Conv2d {
     // Some rows and columns after the last window, or padding there.
     let input =
         [0, 1].map(|d| (span(d) + pick(random, &[0, 0, 1, 2])).saturating_sub(pads[d] + pick(random, &[0, 1])).max(1));
+    let [in_channels, out_channels] =
+        [&[1, 3, 4, 8, 12, 64, 70, 132][..], &[1, 4, 12, 13, 40]].map(|from| pick(random, from));
+    let [groups, in_channels, out_channels] = match pick(random, &[2, 3, 13, 40, 1, 1, 1]) {
+        1 => [1, in_channels, out_channels],
+        groups => [groups, 1, 1],
+    };
     Conv2d {
         batch: pick(random, &[1, 1, 2]),
-        groups: 1,
-        in_channels: pick(random, &[4, 8, 12, 64, 132]),
-        out_channels: pick(random, &[1, 4, 12, 13, 40]),
+        groups,
+        in_channels,
+        out_channels,
         input,
         output,
         kernel,
         strides,
         dilations,
         pads,
-        pass: ConvPass::Bytes,
+        pass: random.pick(&[ConvPass::Bytes, ConvPass::PackedBytes]),
         images: [0; 2],
         layouts: [ImageLayout::Nchw; 2],
     }
@@ -134,14 +142,16 @@ fn convolution(random: &mut Random) -> Conv2d {
 fn convolved(call: &Conv2d, x: &[u8], filters: &[u8]) -> Vec<i32> {
     let ([h, w], [oh, ow], [kh, kw]) = (call.input, call.output, call.kernel);
     let mut y = vec![];
-    for (n, o) in (0..call.batch).flat_map(|n| (0..call.out_channels).map(move |o| (n, o))) {
+    let (inner, results) = (call.in_channels, call.groups * call.out_channels);
+    for (n, o) in (0..call.batch).flat_map(|n| (0..results).map(move |o| (n, o))) {
+        let image = (n * call.groups + o / call.out_channels) * inner;
         for (p, q) in (0..oh).flat_map(|p| (0..ow).map(move |q| (p, q))) {
             let mut sum = 0i64;
             for (r, s) in (0..kh).flat_map(|r| (0..kw).map(move |s| (r, s))) {
                 let row = (p * call.strides[0] + r * call.dilations[0]).wrapping_sub(call.pads[0]);
                 let column = (q * call.strides[1] + s * call.dilations[1]).wrapping_sub(call.pads[1]);
                 for i in (0..call.in_channels).take_while(|_| row < h && column < w) {
-                    let pixel = x[(((n * call.in_channels + i) * h + row) * w + column) as usize];
+                    let pixel = x[(((image + i) * h + row) * w + column) as usize];
                     let filter = filters[(((o * kh + r) * kw + s) * call.in_channels + i) as usize];
                     sum += i64::from(pixel) * i64::from(filter as i8);
                 }
@@ -158,9 +168,21 @@ fn convolutions_of_bytes_are_exact() {
     let mut calls: Vec<Conv2d> = (0..rounds(60)).map(|_| convolution(&mut random)).collect();
     // Of several blocks of rows, and of several tasks of filters.
     let large = Conv2d { in_channels: 64, input: [56; 2], output: [56; 2], kernel: [3; 2], pads: [1; 2], ..calls[0] };
-    let large = Conv2d { batch: 1, out_channels: 40, strides: [1; 2], dilations: [1; 2], ..large };
+    let large = Conv2d { batch: 1, groups: 1, out_channels: 40, strides: [1; 2], dilations: [1; 2], ..large };
     calls.push(large);
     calls.push(Conv2d { in_channels: 512, kernel: [1; 2], pads: [0; 2], out_channels: 25, ..large });
+    // Whose windows are copied: for the halo of small images, and for channels that do not come in fours.
+    calls.push(Conv2d { in_channels: 132, out_channels: 101, input: [7; 2], output: [7; 2], ..large });
+    calls.push(Conv2d { in_channels: 64, out_channels: 90, input: [14; 2], output: [14; 2], ..large });
+    calls.push(Conv2d {
+        in_channels: 3,
+        kernel: [7; 2],
+        pads: [3; 2],
+        strides: [2; 2],
+        input: [40; 2],
+        output: [20; 2],
+        ..large
+    });
     for call in calls {
         let [x_len, filters_len, y_len] = call.sizes().map(|n| n.unwrap() as usize);
         let (x, mut filters) = (bytes(&mut random, x_len), bytes(&mut random, filters_len));
@@ -173,9 +195,17 @@ fn convolutions_of_bytes_are_exact() {
         let expected = convolved(&call, &x, &filters);
         let less_one: Vec<i64> = expected.iter().map(|sum| i64::from(*sum) - 1).collect();
         let apart = random.pick(&[false, true]);
+        let mut packed = filters;
+        if call.pass.is_packed() {
+            let packing = Packing::Conv(call.of_filters());
+            let mut words = vec![f32::NAN; packed_len(&packing)];
+            // SAFETY: there are so many filters.
+            unsafe { pack(&packing, packed.as_ptr(), &mut words) };
+            packed = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        }
         for isa in isa_levels() {
             let mut y = vec![-1i32; y_len];
-            let (rows, pixels) = (call.out_channels, call.output[0] * call.output[1]);
+            let (rows, pixels) = (call.groups * call.out_channels, call.output[0] * call.output[1]);
             let mut marks = vec![0.0f32; y_len];
             let strides = [rows * pixels, 0, 0, pixels].map(|s| s as i64);
             let counter = Counter::new([call.batch, 1, 1], rows, pixels, marks.as_mut_ptr(), strides);
@@ -186,7 +216,7 @@ fn convolutions_of_bytes_are_exact() {
             for tasks in cuts(&mut random, conv_tasks(&call)) {
                 // SAFETY: the buffers have the sizes of the call, and the tasks are within it.
                 unsafe {
-                    let (x, filters): (*const f32, *const f32) = (x.as_ptr().cast(), filters.as_ptr().cast());
+                    let (x, filters): (*const f32, *const f32) = (x.as_ptr().cast(), packed.as_ptr().cast());
                     let (y, memory) = (y.as_mut_ptr().cast(), memory.as_mut_ptr().cast());
                     conv_run_with(isa, &call, x, filters, y, Some(epilogue), tasks, memory);
                 }

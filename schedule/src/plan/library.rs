@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tensorc_abi::{
-    Arg, BatchedGemm, BufferId, ConvAlgorithm, ConvPass, Convert, Epilogue, GemmElements, LeftOperand, MatrixLayout,
-    Packing, Prologue, StepOp, StorageClass, Weight,
+    Arg, BatchedGemm, BufferId, Convert, Epilogue, GemmElements, LeftOperand, MatrixLayout, Packing, Prologue, StepOp,
+    StorageClass, Weight,
 };
 use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
@@ -65,11 +65,9 @@ impl<'a> Lowering<'a, '_> {
         let constant = |i: usize| graph.constant(inputs[i]);
         let step: Box<dyn FnOnce(BufferId, Option<Epilogue>) -> StepOp<Extent>> = match library {
             Library::Conv { conv: mut call, b, .. } => {
-                let b = match constant(b) {
-                    Some(data) if call.pass == ConvPass::Forward || call.pass.is_packed() => {
-                        if call.pass == ConvPass::Forward {
-                            call.pass = ConvPass::Packed(ConvAlgorithm::Direct);
-                        }
+                let b = match (constant(b), call.pass.packed()) {
+                    (Some(data), Some(packed)) => {
+                        call.pass = packed;
                         self.weight(inputs[b].node, data, Packing::Conv(call.of_filters().convert(&Fixed)), &data.ty)?
                     }
                     _ => self.operand(inputs[b])?,

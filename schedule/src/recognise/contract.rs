@@ -41,7 +41,7 @@ impl LibraryCall {
     /// Whether it adds products of bytes in i32: an epilogue may make a result of another type of these.
     pub fn sums_bytes(&self) -> bool {
         match self {
-            LibraryCall::Conv(conv) => conv.pass == ConvPass::Bytes,
+            LibraryCall::Conv(conv) => conv.pass.is_of_bytes(),
             LibraryCall::Gemm(gemm) => gemm.call.elements.are_bytes(),
         }
     }

@@ -351,7 +351,7 @@ impl CheckedStep<'_> {
         let (a, b, c) = (a.buffer(), Some(b), Some(c));
         a.map_or(Ok(()), |a| self.check_plain(a))?;
         let (filters, [x, w, y]) = match call.pass {
-            ConvPass::Packed(_) => (Packing::Conv(call.of_filters()), [a, b, c]),
+            ConvPass::Packed(_) | ConvPass::PackedBytes => (Packing::Conv(call.of_filters()), [a, b, c]),
             ConvPass::Forward | ConvPass::Bytes => (Packing::Plain, [a, b, c]),
             ConvPass::DataGradient => (Packing::Plain, [c, b, a]),
             ConvPass::FilterGradient => (Packing::Plain, [a, c, b]),

@@ -1,0 +1,271 @@
+//! Depthwise convolutions of bytes: a few channels at a time, what some rows of them read is copied with zeros around it.
+//!
+//! In the packed form of filters, rows of taps are filled up with zeros to groups of four.
+
+use core::ops::Range;
+
+use tensorc_abi::{Conv2d, ConvPass};
+
+use super::ByteTensors;
+use super::staging::{COPIED, copy_whole};
+use crate::blocking::{EvenSplit, row_panels, tasks_worth};
+use crate::epilogue::{EpilogueCall, SumBlock};
+use crate::gemm::TASKS;
+use crate::isa_levels::{ByteRows, IsaLevel, LANES, MR, READABLE, TERMS};
+
+/// Most bytes of the rows of a few channels, about: they stay in the second-level cache.
+const STAGED_BYTES: usize = 128 * 1024;
+/// Multiply-adds that are worth a task of their own.
+const TASK_TERMS: f64 = 200_000.0;
+
+/// The division of a convolution into tasks.
+pub(super) struct DepthwiseTasks {
+    batch: usize,
+    packed: bool,
+    input: [usize; 2],
+    output: [usize; 2],
+    kernel: [usize; 2],
+    strides: [usize; 2],
+    dilations: [usize; 2],
+    pads: [usize; 2],
+    /// Channels that are computed together.
+    panels: EvenSplit,
+    row_blocks: EvenSplit,
+}
+
+impl DepthwiseTasks {
+    pub fn new(call: &Conv2d) -> DepthwiseTasks {
+        let pair = |of: [u64; 2]| of.map(|n| n as usize);
+        let (batch, panels) = (call.batch as usize, row_panels(call.groups as usize));
+        let mut tasks = DepthwiseTasks {
+            batch,
+            packed: call.pass == ConvPass::PackedBytes,
+            input: pair(call.input),
+            output: pair(call.output),
+            kernel: pair(call.kernel),
+            strides: pair(call.strides),
+            dilations: pair(call.dilations),
+            pads: pair(call.pads),
+            panels,
+            row_blocks: EvenSplit::into(0, 1),
+        };
+        let rows = tasks.output[0];
+        let most = (STAGED_BYTES / (MR * tasks.strides[0] * tasks.width()).max(1)).max(1);
+        let wanted = tasks_worth(call.products() as f64 / TASK_TERMS, TASKS).div_ceil((batch * panels.parts()).max(1));
+        tasks.row_blocks = EvenSplit::into(rows, rows.div_ceil(most).max(wanted));
+        tasks
+    }
+
+    pub fn tasks(&self) -> usize {
+        let has_elements = self.output.iter().all(|n| *n > 0) && self.panels.longest() > 0;
+        if has_elements { self.batch * self.row_blocks.parts() * self.panels.parts() } else { 0 }
+    }
+
+    /// Bytes of a row that is copied.
+    fn width(&self) -> usize {
+        self.output[1].saturating_sub(1) * self.strides[1] + (self.kernel[1] - 1) * self.dilations[1] + 1
+    }
+
+    /// Rows that are copied for so many of the result.
+    fn height(&self, rows: usize) -> usize {
+        rows.saturating_sub(1) * self.strides[0] + (self.kernel[0] - 1) * self.dilations[0] + 1
+    }
+
+    /// Weights of a filter in the packed form.
+    fn weights(&self) -> usize {
+        self.kernel[0] * self.kernel[1].next_multiple_of(TERMS)
+    }
+
+    /// Bytes of copied planes and of packed filters.
+    fn parts(&self) -> [usize; 2] {
+        // What taps that there are not read is multiplied with 0.
+        let beyond = TERMS * self.dilations[1] + LANES * self.strides[1] + READABLE;
+        let planes = MR * self.height(self.row_blocks.longest()) * self.width() + beyond;
+        [planes.next_multiple_of(TERMS), if self.packed { 0 } else { MR * self.weights() }]
+    }
+
+    /// Elements of f32 of scratch.
+    pub fn scratch(&self) -> usize {
+        self.parts().iter().sum::<usize>() / TERMS
+    }
+}
+
+/// Elements of four bytes of the packed form.
+pub(super) fn packed_len(call: &Conv2d) -> usize {
+    (call.groups * call.kernel[0]) as usize * (call.kernel[1] as usize).div_ceil(TERMS)
+}
+
+/// Packs filters of so many channels.
+///
+/// # Safety
+/// `from` addresses their weights `[c, kh, kw]`, and `to` has room for the packed form.
+pub(super) unsafe fn pack(call: &Conv2d, channels: usize, from: *const i8, to: *mut i8) {
+    let taps = call.kernel[1] as usize;
+    let packed = taps.next_multiple_of(TERMS);
+    for row in 0..channels * call.kernel[0] as usize {
+        let to = to.wrapping_add(row * packed);
+        // SAFETY: by the caller's contract.
+        unsafe {
+            core::ptr::copy_nonoverlapping(from.wrapping_add(row * taps), to, taps);
+            to.add(taps).write_bytes(0, packed - taps);
+        }
+    }
+}
+
+/// Executes some tasks, and the epilogue on what each finishes.
+///
+/// # Safety
+/// As [`super::super::conv_run`].
+pub(super) unsafe fn run(
+    level: IsaLevel,
+    call: &Conv2d,
+    tensors: &ByteTensors,
+    epilogue: Option<EpilogueCall>,
+    tasks: Range<usize>,
+    scratch: *mut f32,
+) {
+    let t = DepthwiseTasks::new(call);
+    let (panels, row_blocks) = (t.panels.parts(), t.row_blocks.parts());
+    let strides = call.image_strides().map(|n| n as usize);
+    let end = tensors.x.wrapping_add(t.batch.saturating_sub(1) * strides[0] + call.image_sizes()[0] as usize);
+    let planes: *mut u8 = scratch.cast();
+    let weights: *mut i8 = planes.wrapping_add(t.parts()[0]).cast();
+    // SAFETY: passed on from the caller.
+    let mut block = unsafe { SumBlock::new(epilogue) };
+    for task in tasks {
+        let (image, rest) = (task / (row_blocks * panels), task % (row_blocks * panels));
+        let channels = t.panels.range(rest % panels);
+        let filters = tensors.filters;
+        // SAFETY: `tasks` lies within the call by the caller's contract; scratch is as large as `scratch` says.
+        unsafe {
+            let filters = match t.packed {
+                true => filters.wrapping_add(channels.start * t.weights()),
+                false => {
+                    let from = filters.wrapping_add(channels.start * t.kernel[0] * t.kernel[1]);
+                    pack(call, channels.len(), from, weights);
+                    weights.cast_const()
+                }
+            };
+            let work = DepthwiseWork {
+                t: &t,
+                image,
+                channels,
+                rows: t.row_blocks.range(rest / panels),
+                x: tensors.x.wrapping_add(image * strides[0]),
+                end,
+                planes,
+                filters,
+                y: tensors.y.wrapping_add(image * strides[1]),
+            };
+            work.stage();
+            work.multiply(level, &mut block);
+        }
+    }
+}
+
+/// Some rows of some channels of an image.
+struct DepthwiseWork<'a> {
+    t: &'a DepthwiseTasks,
+    image: usize,
+    channels: Range<usize>,
+    rows: Range<usize>,
+    x: *const u8,
+    /// Where the last image ends.
+    end: *const u8,
+    planes: *mut u8,
+    filters: *const i8,
+    y: *mut i32,
+}
+
+impl DepthwiseWork<'_> {
+    /// Bytes of a copied plane.
+    fn plane(&self) -> usize {
+        self.t.height(self.rows.len()) * self.t.width()
+    }
+
+    /// Copies what the rows read, with zeros around it.
+    ///
+    /// # Safety
+    /// The image is as the call states, and there is room for the planes.
+    unsafe fn stage(&self) {
+        let t = self.t;
+        let (height, width) = (t.height(self.rows.len()), t.width());
+        let left = t.pads[1].min(width);
+        let inside = t.input[1].min(width - left);
+        for (i, channel) in self.channels.clone().enumerate() {
+            let x = self.x.wrapping_add(channel * t.input[0] * t.input[1]);
+            for row in 0..height {
+                let to = self.planes.wrapping_add(i * self.plane() + row * width);
+                let y = (self.rows.start * t.strides[0] + row).wrapping_sub(t.pads[0]);
+                let from = x.wrapping_add(y.wrapping_mul(t.input[1]));
+                // SAFETY: by the caller's contract: planes have room for whole parts, and what is written behind a row is
+                // overwritten by the next one.
+                unsafe {
+                    if y >= t.input[0] || inside == 0 {
+                        zeros(to, width);
+                        continue;
+                    }
+                    zeros(to, left);
+                    let to = to.wrapping_add(left);
+                    if from.wrapping_add(inside.next_multiple_of(COPIED)) <= self.end {
+                        copy_whole(from, to, inside);
+                    } else {
+                        core::ptr::copy_nonoverlapping(from, to, inside);
+                    }
+                    zeros(to.wrapping_add(inside), width - left - inside);
+                }
+            }
+        }
+    }
+
+    /// Computes the rows, and applies the epilogue.
+    ///
+    /// # Safety
+    /// They are staged, and the result is writable.
+    unsafe fn multiply(&self, level: IsaLevel, block: &mut SumBlock) {
+        let (t, width, pixels) = (self.t, self.t.width(), self.t.output[1]);
+        let plane = t.output[0] * pixels;
+        let y = self.y.wrapping_add(self.channels.start * plane);
+        // Whole rows, or parts of one.
+        let together = (SumBlock::COLS / pixels).max(1);
+        for first in (0..self.rows.len()).step_by(together) {
+            let rows = first..self.rows.len().min(first + together);
+            for column in (0..pixels).step_by(SumBlock::COLS) {
+                let columns = column..pixels.min(column + SumBlock::COLS);
+                let pixel = (self.rows.start + rows.start) * pixels + columns.start;
+                let (sums, ldc) = block.place(y.wrapping_add(pixel), plane as isize);
+                for i in 0..self.channels.len() {
+                    let from = i * self.plane() + rows.start * t.strides[0] * width + columns.start * t.strides[1];
+                    let part = ByteRows {
+                        x: self.planes.wrapping_add(from),
+                        next: t.strides[0] * width,
+                        row: t.dilations[0] * width,
+                        dilation: t.dilations[1],
+                        step: t.strides[1],
+                        taps: [t.kernel[0], t.kernel[1].div_ceil(TERMS)],
+                        w: self.filters.wrapping_add(i * t.weights()),
+                        rows: rows.len(),
+                        pixels: columns.len(),
+                        y: sums.wrapping_offset(i as isize * ldc),
+                    };
+                    // SAFETY: by the caller's contract.
+                    unsafe { level.byte_rows(&part) };
+                }
+                let done = pixel..pixel + rows.len() * columns.len();
+                // SAFETY: as above.
+                unsafe { block.finish([self.image as u64, 0, 0], self.channels.clone(), done) };
+            }
+        }
+    }
+}
+
+/// Writes zeros, in parts of [`COPIED`].
+///
+/// # Safety
+/// There is room for whole parts.
+unsafe fn zeros(to: *mut u8, bytes: usize) {
+    for at in (0..bytes).step_by(COPIED) {
+        // SAFETY: by the caller's contract.
+        unsafe { to.wrapping_add(at).cast::<[u8; COPIED]>().write([0; COPIED]) };
+    }
+}

@@ -1,0 +1,146 @@
+//! Panels of filters as they are multiplied: where they are packed, packed on the way, or narrowed for processors that add
+//! pairs of products in 16 bits ([`NarrowedRow`]).
+
+use core::ops::Range;
+
+use super::terms::{FilterTerms, pack_panel};
+use crate::isa_levels::{Excess, INTEGER_COLS, IsaLevel, MR, NarrowedRow, TERMS};
+
+/// Of how many weights one may have an excess.
+const EXCESS_SHARE: usize = 20;
+/// Fewest columns that are worth narrowing a panel.
+const NARROWED_COLS: usize = INTEGER_COLS;
+
+/// Memory for a panel.
+#[derive(Clone, Copy)]
+pub(super) struct PanelScratch {
+    /// Filters that are packed on the way; nothing if they are packed.
+    pub packed: *mut i8,
+    pub narrowed: *mut i8,
+    /// Places and values of what narrowed weights had beyond, in the order of the weights, then by filter.
+    pub excess: [*mut [i32; 2]; 2],
+}
+
+impl PanelScratch {
+    /// Elements of four bytes of each part.
+    pub fn sizes(terms: FilterTerms, packed: bool) -> [usize; 4] {
+        let (panel, excess) = (MR * terms.groups(), 2 * most_excess(terms));
+        [if packed { 0 } else { panel }, panel, excess, excess]
+    }
+}
+
+/// Most weights of a panel that have an excess.
+fn most_excess(terms: FilterTerms) -> usize {
+    MR * terms.groups() * TERMS / EXCESS_SHARE
+}
+
+/// Filters that are multiplied together.
+pub(super) struct FilterPanel {
+    /// Groups of weights ([`super::terms`]).
+    pub weights: *const i8,
+    pub filters: usize,
+    excess: *const [i32; 2],
+    /// Where the excess of each filter ends, if the weights are narrowed.
+    ends: Option<[usize; MR]>,
+}
+
+impl FilterPanel {
+    /// Some filters, narrowed if that is of use for so many columns and little is left. `weights` are those of all
+    /// filters, in their packed form if they are `packed`; `place` says how many bytes behind the first group of columns a group lies.
+    ///
+    /// # Safety
+    /// The filters exist, and scratch has the sizes of [`PanelScratch::sizes`].
+    pub unsafe fn new(
+        level: IsaLevel,
+        terms: FilterTerms,
+        (weights, packed): (*const i8, bool),
+        filters: Range<usize>,
+        columns: usize,
+        scratch: &PanelScratch,
+        place: impl Fn(usize) -> usize,
+    ) -> FilterPanel {
+        let rows = filters.len();
+        let weights = match packed {
+            true => weights.wrapping_add(filters.start * terms.groups() * TERMS),
+            false => {
+                // SAFETY: by the caller's contract.
+                unsafe {
+                    pack_panel(terms, rows, weights.wrapping_add(filters.start * terms.count()), scratch.packed);
+                }
+                scratch.packed
+            }
+        };
+        let plain = FilterPanel { weights, filters: rows, excess: scratch.excess[1], ends: None };
+        if !level.widens() || columns < NARROWED_COLS {
+            return plain;
+        }
+        let mut found = 0;
+        let row = NarrowedRow {
+            from: weights,
+            terms: rows * terms.groups() * TERMS,
+            to: scratch.narrowed,
+            excess: scratch.excess[0],
+            room: most_excess(terms),
+            found: &raw mut found,
+        };
+        // SAFETY: by the caller's contract; so many are listed as are found, which both lists have room for.
+        unsafe {
+            level.narrowed_row(&row);
+            if found > row.room {
+                return plain;
+            }
+            let listed = core::slice::from_raw_parts(scratch.excess[0], found);
+            let ends = by_filter(listed, rows, scratch.excess[1], place);
+            FilterPanel { weights: scratch.narrowed, ends: Some(ends), ..plain }
+        }
+    }
+
+    pub fn is_narrowed(&self) -> bool {
+        self.ends.is_some()
+    }
+
+    /// Adds what the weights had beyond their narrowed ones.
+    ///
+    /// # Safety
+    /// [`INTEGER_COLS`] columns are readable from `b` on, and sums writable in each row of `c`.
+    pub unsafe fn add_excess(&self, level: IsaLevel, b: *const u8, (c, ldc): (*mut i32, isize)) {
+        let mut first = 0;
+        for (filter, end) in self.ends.iter().flatten().enumerate().take(self.filters) {
+            if first < *end {
+                // SAFETY: so many are listed; what they are multiplied with is staged.
+                unsafe {
+                    let values = core::slice::from_raw_parts(self.excess.add(first), end - first);
+                    level.add_excess(&Excess { values, b, c: c.wrapping_offset(filter as isize * ldc) });
+                }
+            }
+            first = *end;
+        }
+    }
+}
+
+/// Sorts a list of (place in a panel, value) by filter, as (place of the column, value); where the list of each filter ends.
+///
+/// # Safety
+/// `to` has room for the list.
+unsafe fn by_filter(
+    listed: &[[i32; 2]],
+    rows: usize,
+    to: *mut [i32; 2],
+    place: impl Fn(usize) -> usize,
+) -> [usize; MR] {
+    let filter = |at: i32| at as usize / TERMS % rows;
+    let mut ends = [0; MR];
+    listed.iter().for_each(|[at, _]| ends[filter(*at)] += 1);
+    let mut before = 0;
+    for end in &mut ends {
+        (*end, before) = (before, before + *end);
+    }
+    for [at, value] in listed {
+        let end = &mut ends[filter(*at)];
+        let column = place(*at as usize / TERMS / rows) + *at as usize % TERMS;
+        // SAFETY: by the caller's contract: each has a position of its own.
+        unsafe { to.add(*end).write([column as i32, *value]) };
+        *end += 1;
+    }
+    ends
+}

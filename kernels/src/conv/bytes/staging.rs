@@ -1,0 +1,198 @@
+//! What some rows of the result read of an image, side by side.
+//!
+//! An image is staged in planes: one for each remainder of rows and columns by the strides that a tap has, with zeros for what
+//! lies outside. There, what a tap reads for one pixel after the other lies side by side, also from the end of a row to the
+//! next, with a halo of columns that are no pixels. Planes hold groups of four channels of a pixel, which a tile reads, or
+//! bytes of one channel.
+//!
+//! Where the halo is a large part, or channels do not come in fours, windows are copied from the planes: for each group of
+//! terms its four bytes of one pixel after the other.
+
+use core::ops::Range;
+
+use super::ByteTasks;
+use crate::isa_levels::{INTEGER_COLS, IntegerGroup, IsaLevel, TERMS};
+
+/// Bytes that are copied at once: what lies behind the end of a row is overwritten by the next one.
+pub(super) const COPIED: usize = 16;
+
+/// Where planes and windows go, and what of.
+pub(super) struct Staging<'a> {
+    pub level: IsaLevel,
+    pub t: &'a ByteTasks,
+    /// The image.
+    pub x: *const u8,
+    /// Rows of the result.
+    pub rows: Range<usize>,
+    pub planes: *mut u8,
+    pub windows: *mut u8,
+}
+
+/// Elements of four bytes for planes and windows of so many rows, with room behind them that copies and tiles may touch.
+pub(super) fn sizes(t: &ByteTasks, rows: usize) -> [usize; 2] {
+    let planes = t.phases[0] * t.phases[1] * t.plane(rows);
+    let planes = match t.terms.by_channels() {
+        true => planes * t.terms.quads(),
+        false => (planes * t.terms.channels).div_ceil(TERMS),
+    };
+    let windows = if t.windows { t.terms.groups() * rows * t.output[1] + INTEGER_COLS + COPIED } else { 0 };
+    [planes + INTEGER_COLS + COPIED, windows]
+}
+
+impl Staging<'_> {
+    /// Elements of a plane of one channel, or groups of one of four.
+    fn plane(&self) -> usize {
+        self.t.plane(self.rows.len())
+    }
+
+    /// Elements of planes before what a tap reads of the first pixel, if there are so many planes for each phase.
+    pub fn start(&self, tap: usize, planes: usize) -> usize {
+        let t = self.t;
+        let at = [tap / t.kernel[1] * t.dilations[0], tap % t.kernel[1] * t.dilations[1]];
+        let [row, column] = [0, 1].map(|d| at[d] / t.strides[d]);
+        let phase = at[0] % t.strides[0] * t.phases[1] + at[1] % t.strides[1];
+        phase * planes * self.plane() + row * t.width() + column
+    }
+
+    /// Copies what the rows read.
+    ///
+    /// # Safety
+    /// The image is as the call states, and planes and windows have the sizes of [`sizes`].
+    pub unsafe fn stage(&self) {
+        let t = self.t;
+        let (planes, bytes) = match t.terms.by_channels() {
+            true => (t.terms.quads(), TERMS),
+            false => (t.terms.channels, 1),
+        };
+        for (phase, plane) in (0..t.phases[0] * t.phases[1]).flat_map(|phase| (0..planes).map(move |at| (phase, at))) {
+            let to = self.planes.wrapping_add((phase * planes + plane) * self.plane() * bytes);
+            let x = self.x.wrapping_add(plane * bytes * t.input[0] * t.input[1]);
+            let phase = [phase / t.phases[1], phase % t.phases[1]];
+            // SAFETY: the channels are the image's, and the planes have room for them.
+            unsafe {
+                match bytes {
+                    TERMS => self.stage_plane::<TERMS>(phase, x, to),
+                    _ => self.stage_plane::<1>(phase, x, to),
+                }
+            }
+        }
+        if t.windows {
+            // SAFETY: the planes have been written.
+            unsafe { self.copy_windows() };
+        }
+    }
+
+    /// Copies what the rows read of `N` channels with the given remainders by the strides.
+    ///
+    /// # Safety
+    /// As [`Staging::stage`], with so many planes of the image from `x` on.
+    unsafe fn stage_plane<const N: usize>(&self, phase: [usize; 2], x: *const u8, to: *mut u8) {
+        let t = self.t;
+        let width = t.width();
+        let count = self.rows.len() + t.halo[0];
+        // SAFETY: what is read lies in the image, and what is written in the plane.
+        unsafe {
+            let whole = width == t.input[1] && self.rows.start + count <= t.input[0];
+            if whole && t.strides == [1; 2] && t.pads == [0; 2] {
+                return self.pixels::<N>(x, self.rows.start * width, count * width, to);
+            }
+            // Columns of the plane that lie in the image.
+            let first = (t.pads[1].saturating_sub(phase[1])).div_ceil(t.strides[1]).min(width);
+            let inside = t.input[1] + t.pads[1];
+            let last = inside.saturating_sub(phase[1]).div_ceil(t.strides[1]).clamp(first, width);
+            for row in 0..count {
+                let to = to.wrapping_add(row * width * N);
+                let padded = (self.rows.start + row) * t.strides[0] + phase[0];
+                let y = padded.wrapping_sub(t.pads[0]);
+                if y >= t.input[0] || first == last {
+                    to.write_bytes(0, width * N);
+                    continue;
+                }
+                let column = first * t.strides[1] + phase[1] - t.pads[1];
+                to.write_bytes(0, first * N);
+                self.pixels::<N>(x, y * t.input[1] + column, last - first, to.wrapping_add(first * N));
+                to.wrapping_add(last * N).write_bytes(0, (width - last) * N);
+            }
+        }
+    }
+
+    /// Copies pixels of `N` channels, each a stride behind the one before it.
+    ///
+    /// # Safety
+    /// They lie in the image, and `to` has room for them.
+    unsafe fn pixels<const N: usize>(&self, x: *const u8, from: usize, count: usize, to: *mut u8) {
+        let (from, step) = (x.wrapping_add(from), self.t.strides[1]);
+        // SAFETY: by the caller's contract.
+        unsafe {
+            if N == TERMS {
+                let plane = self.t.input[0] * self.t.input[1];
+                let rows = core::array::from_fn(|term| from.wrapping_add(term * plane));
+                let step = step as isize;
+                return self.level.integer_group(&IntegerGroup { terms: TERMS, rows, step, cols: count, to });
+            }
+            let to = core::slice::from_raw_parts_mut(to, count);
+            match step {
+                1 => to.copy_from_slice(core::slice::from_raw_parts(from, count)),
+                2 if count > 0 => {
+                    let pairs = core::slice::from_raw_parts(from, 2 * count - 1);
+                    to[count - 1] = pairs[2 * count - 2];
+                    to.iter_mut().zip(pairs.as_chunks::<2>().0).for_each(|(to, pair)| *to = pair[0]);
+                }
+                _ => to.iter_mut().enumerate().for_each(|(i, to)| *to = *from.wrapping_add(i * step)),
+            }
+        }
+    }
+
+    /// Copies the four bytes of each group of terms for one pixel after the other.
+    ///
+    /// # Safety
+    /// The planes have been written, and there is room for the windows.
+    unsafe fn copy_windows(&self) {
+        let (t, terms) = (self.t, self.t.terms);
+        let (pixels, rows) = (t.output[1], self.rows.len());
+        let by_channels = terms.by_channels();
+        let place = |term: usize| {
+            let (tap, channel) = (term / terms.channels, term % terms.channels);
+            match by_channels {
+                true => (self.start(tap, terms.quads()) + channel / TERMS * self.plane()) * TERMS,
+                false => self.start(tap, terms.channels) + channel * self.plane(),
+            }
+        };
+        for (group, first) in terms.firsts().enumerate() {
+            let to = self.windows.wrapping_add(group * rows * pixels * TERMS);
+            // Weights of terms that there are not are 0, whatever they are multiplied with.
+            let there = |term: usize| if first + term < terms.count() { first + term } else { first };
+            let from: [*const u8; TERMS] = match by_channels {
+                true => [self.planes.wrapping_add(place(first)).cast_const(); TERMS],
+                false => core::array::from_fn(|term| self.planes.wrapping_add(place(there(term))).cast_const()),
+            };
+            for row in 0..rows {
+                let to = to.wrapping_add(row * pixels * TERMS);
+                // SAFETY: planes and windows have room for a copy that goes beyond a row.
+                unsafe {
+                    if by_channels {
+                        copy_whole(from[0].wrapping_add(row * t.width() * TERMS), to, pixels * TERMS);
+                    } else {
+                        let rows = from.map(|from| from.wrapping_add(row * t.width()));
+                        let cols = pixels.next_multiple_of(COPIED);
+                        self.level.integer_group(&IntegerGroup { terms: TERMS, rows, step: 1, cols, to });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Copies so many bytes, in parts of [`COPIED`].
+///
+/// # Safety
+/// Both sides have room for whole parts.
+pub(super) unsafe fn copy_whole(from: *const u8, to: *mut u8, bytes: usize) {
+    for at in (0..bytes).step_by(COPIED) {
+        // SAFETY: by the caller's contract.
+        unsafe {
+            let part = from.wrapping_add(at).cast::<[u8; COPIED]>().read();
+            to.wrapping_add(at).cast::<[u8; COPIED]>().write(part);
+        }
+    }
+}
