@@ -1,5 +1,6 @@
 //! Calls of generated code on finished blocks of the output.
 
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use tensorc_abi::library::{GEMM_BATCH_RANK, epilogue_scalars};
@@ -44,7 +45,7 @@ impl EpilogueCall {
 /// Where sums in i32 of a block of C go: into C, or into memory of their own if an epilogue makes C of them.
 pub(crate) struct SumBlock {
     epilogue: Option<EpilogueCall>,
-    sums: [[i32; Self::COLS]; Self::ROWS],
+    sums: [[MaybeUninit<i32>; Self::COLS]; Self::ROWS],
     args: [*mut u8; 1 + MAX_SUM_ARGS],
 }
 
@@ -67,7 +68,7 @@ impl SumBlock {
                 *to = unsafe { *call.args.add(i) };
             }
         }
-        SumBlock { epilogue, sums: [[0; Self::COLS]; Self::ROWS], args }
+        SumBlock { epilogue, sums: [[MaybeUninit::uninit(); Self::COLS]; Self::ROWS], args }
     }
 
     /// Where the first sum of a block goes that begins at `c`, and the elements from one row to the next.

@@ -101,7 +101,8 @@ pub(crate) fn quantised<'g>(x: Tensor<'g>, scale: Tensor<'g>, zero: Option<Tenso
 
 pub(crate) fn rounded<'g>(steps: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType) -> Tensor<'g> {
     let steps = steps.call("round", &[]);
-    let steps = zero.map_or(steps, |zero| steps + zero.cast(DType::F32));
+    let is_nothing = |zero: Tensor<'g>| zero.known_item().ok().flatten().is_some_and(|zero| zero.as_f64() == 0.0);
+    let steps = zero.filter(|zero| !is_nothing(*zero)).map_or(steps, |zero| steps + zero.cast(DType::F32));
     if !to.is_narrow() {
         return steps.cast(to);
     }

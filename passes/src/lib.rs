@@ -38,6 +38,7 @@ pub mod results;
 mod round_products;
 pub mod simplify;
 mod slices;
+mod tabulate;
 pub mod template;
 pub mod values;
 mod write_out;

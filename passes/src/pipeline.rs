@@ -20,6 +20,7 @@ use crate::recompute::Recompute;
 use crate::round_products::RoundProducts;
 use crate::simplify::Simplify;
 use crate::slices::SliceBatch;
+use crate::tabulate::Tabulate;
 use crate::write_out::WriteOut;
 
 /// Named points of the compilation, in order; `--to=fuse` stops after one.
@@ -78,7 +79,7 @@ impl CompilePhase {
 
 /// The default compilation of an imported graph, which just-in-time and ahead-of-time compilation and `tensorc opt` run: first
 /// what holds for extents that depend on symbols ([`crate::template`]), then what takes numbers.
-const DEFAULT: [(CompilePhase, Stage); 16] = [
+const DEFAULT: [(CompilePhase, Stage); 17] = [
     (CompilePhase::Type, Stage::Open(|| Box::new(InferTypes))),
     (CompilePhase::Simplify, Stage::Open(|| Box::new(InsertChecks))),
     (CompilePhase::Simplify, Stage::Open(|| Box::new(Decompose))),
@@ -86,6 +87,7 @@ const DEFAULT: [(CompilePhase, Stage); 16] = [
     (CompilePhase::Simplify, Stage::Open(|| Box::new(FoldConstants))),
     (CompilePhase::Simplify, Stage::Open(|| Box::new(Simplify::default()))),
     (CompilePhase::Simplify, Stage::Open(|| Box::new(Algebra::default()))),
+    (CompilePhase::Simplify, Stage::Open(|| Box::new(Tabulate))),
     (CompilePhase::Layout, Stage::Open(|| Box::new(ChooseLayout::default()))),
     (CompilePhase::Layout, Stage::Open(|| Box::new(Simplify::default()))),
     (CompilePhase::Layout, Stage::Open(|| Box::new(RoundProducts))),
@@ -262,6 +264,7 @@ const KNOWN: &[KnownPass] = &[
         },
     },
     KnownPass { name: "round-products", options: &[], build: |_| Ok(Box::new(RoundProducts)) },
+    KnownPass { name: "tabulate", options: &[], build: |_| Ok(Box::new(Tabulate)) },
     KnownPass {
         name: "recompute",
         options: &["bytes", "percent"],

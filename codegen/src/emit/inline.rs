@@ -490,6 +490,9 @@ impl<'a> Inliner<'a> {
         if let Some(known) = self.cache.iter().rev().find_map(|scope| scope.positions.get(&key)) {
             return known.clone();
         }
+        if let Some(byte) = self.byte_position(position, extent) {
+            return byte;
+        }
         let [n, last] = [extent, (extent - 1).greatest(0)].map(|n| self.b.index_value(Index::constant(n)));
         let zero = Operand::Const(Scalar::i64(0));
         let p = match self.b.dtype(position) {
@@ -506,6 +509,17 @@ impl<'a> Inliner<'a> {
             scope.positions.insert(key, index.clone());
         }
         index
+    }
+
+    /// The position that a byte means of as many elements as there are bytes: its bits.
+    fn byte_position(&mut self, position: Operand, extent: Extent) -> Option<Index> {
+        let bytes = matches!(self.b.dtype(position), DType::U8 | DType::I8);
+        if !bytes || extent.known() != Some(1 << u8::BITS) {
+            return None;
+        }
+        let unsigned = self.b.op(ScalarOp::Bitcast(DType::U8), &[position]);
+        let wide = self.b.op(ScalarOp::Cast(DType::I64), &[unsigned]);
+        Some(self.b.as_index(wide))
     }
 
     /// A thread-private buffer in the current scope.

@@ -409,12 +409,29 @@ impl<'k> Finder<'k> {
             let accumulator = self.accumulator(buf, index).filter(|_| guard.is_none())?;
             return Some(self.push(Op::Accumulator(accumulator), dtype));
         }
+        if let Some(lookup) = self.lookup(buf, index).filter(|_| guard.is_none()) {
+            return Some(self.push(lookup, dtype));
+        }
         let place = self.place(buf, index)?;
         // One element, in lanes of which some do not read it, is another matter, and so is every second one.
         if guard.is_some() && self.pointers[place.pointer as usize].per_lane != 1 {
             return None;
         }
         Some(self.push(Op::Load { place, guard }, dtype))
+    }
+
+    /// An index of a table that is a byte.
+    fn lookup(&mut self, buf: Buf, index: &Index) -> Option<Op> {
+        let Some(Known::Value(v)) = self.known.get(&index.as_var()?) else { return None };
+        let Op::Apply(ScalarOp::Cast(DType::I64), args) = &self.code[*v as usize].op else { return None };
+        let (position, of) = (args[0], self.kernel.buf(buf));
+        let table = of.len.known() == Some(1 << u8::BITS) && matches!(of.dtype, DType::U8 | DType::I8);
+        if !table || self.code[position as usize].dtype != DType::U8 {
+            return None;
+        }
+        let from = of.dtype;
+        let place = self.place(buf, &Index::default())?;
+        (place.offset == 0).then_some(Op::Lookup { pointer: place.pointer, from, position })
     }
 
     fn store(&mut self, buf: Buf, index: &Index, value: ValueId) -> Option<()> {

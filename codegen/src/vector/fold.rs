@@ -1,15 +1,13 @@
 //! Instructions of a loop that become one, and those that nothing needs.
 
 use tensorc_abi::DType;
-use tensorc_ir::scalar::{CmpOp, ScalarOp};
+use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
 use super::{Instruction, Op, Pointer, ValueId};
 
-pub(super) fn fold(mut code: Vec<Instruction>, pointers: &[Pointer]) -> Vec<Instruction> {
-    let mut uses = vec![0u32; code.len()];
-    for i in &code {
-        i.op.operands().iter().for_each(|v| uses[*v as usize] += 1);
-    }
+pub(super) fn fold(code: Vec<Instruction>, pointers: &[Pointer]) -> Vec<Instruction> {
+    let mut code = clamped(code);
+    let uses = uses(&code);
     for at in 0..code.len() {
         if let Some(op) = extremum(&code, &code[at].op) {
             code[at].op = op;
@@ -20,6 +18,66 @@ pub(super) fn fold(mut code: Vec<Instruction>, pointers: &[Pointer]) -> Vec<Inst
         half(&mut code, at, &uses, pointers);
     }
     without_unused(code)
+}
+
+/// How often each value is an operand.
+fn uses(code: &[Instruction]) -> Vec<u32> {
+    let mut uses = vec![0; code.len()];
+    for i in code {
+        i.op.operands().iter().for_each(|v| uses[*v as usize] += 1);
+    }
+    uses
+}
+
+/// An integral f32 that becomes an unsigned integer and f32 again is one between the limits of the type, or 0 if it is NaN.
+fn clamped(code: Vec<Instruction>) -> Vec<Instruction> {
+    let uses = uses(&code);
+    let limited = |i: &Instruction| -> Option<(ValueId, f32)> {
+        let Op::Apply(ScalarOp::Cast(DType::F32), args) = &i.op else { return None };
+        let from = &code[args[0] as usize];
+        let most = match from.op {
+            Op::Apply(ScalarOp::Cast(DType::U8), _) => f32::from(u8::MAX),
+            Op::Apply(ScalarOp::Cast(DType::U16), _) => f32::from(u16::MAX),
+            _ => return None,
+        };
+        let x = from.op.operands()[0];
+        let fits = code[x as usize].dtype == DType::F32 && is_integral(&code, x) && uses[args[0] as usize] == 1;
+        fits.then_some((x, most))
+    };
+    if code.iter().all(|i| limited(i).is_none()) {
+        return code;
+    }
+    let mut number = vec![0 as ValueId; code.len()];
+    let mut made: Vec<Instruction> = vec![];
+    for (at, i) in code.iter().enumerate() {
+        let mut i = i.clone();
+        match limited(&i) {
+            None => i.op.operands_mut().into_iter().for_each(|v| *v = number[*v as usize]),
+            Some((x, most)) => {
+                let mut push = |op: Op| {
+                    made.push(Instruction { op, dtype: DType::F32 });
+                    made.len() as ValueId - 1
+                };
+                let [least, most] = [0.0, most].map(|limit| push(Op::Const(Scalar::f32(limit))));
+                let above = push(Op::Greater(number[x as usize], least));
+                i.op = Op::Lesser(above, most);
+            }
+        }
+        number[at] = made.len() as ValueId;
+        made.push(i);
+    }
+    made
+}
+
+/// Whether an f32 is a whole number, if it is one at all.
+fn is_integral(code: &[Instruction], v: ValueId) -> bool {
+    match &code[v as usize].op {
+        Op::Const(c) => c.as_f64().fract() == 0.0,
+        Op::Apply(ScalarOp::Round | ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc, _) => true,
+        Op::Apply(ScalarOp::Add | ScalarOp::Sub, args) => args.iter().all(|v| is_integral(code, *v)),
+        Op::Apply(ScalarOp::Cast(_), args) => code[args[0] as usize].dtype.is_int(),
+        _ => false,
+    }
 }
 
 /// Comparing two values and choosing between them is an instruction of its own.

@@ -177,6 +177,12 @@ pub(crate) enum Op {
         place: Place,
         from: DType,
     },
+    /// Reads an element of 256 bytes from a pointer on, at the position that a u8 says.
+    Lookup {
+        pointer: u32,
+        from: DType,
+        position: ValueId,
+    },
     Store {
         place: Place,
         value: ValueId,
@@ -219,6 +225,7 @@ impl Op {
             Op::Apply(_, args) => all.extend(args.iter_mut()),
             Op::Lesser(a, b) | Op::Greater(a, b) => all.extend([a, b]),
             Op::Load { guard: Some((value, _)), .. }
+            | Op::Lookup { position: value, .. }
             | Op::Store { value, .. }
             | Op::StoreHalf { value, .. }
             | Op::SetAccumulator(_, value) => all.push(value),

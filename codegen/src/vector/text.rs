@@ -63,6 +63,7 @@ impl VectorLoop {
                 format!("load {} where v{v} else {}", self.place(place), fill.as_f64())
             }
             Op::LoadHalf { place, from } => format!("load {} from {from}", self.place(place)),
+            Op::Lookup { pointer, from, position } => format!("look up v{position} in 256 {from} at p{pointer}"),
             Op::Store { place, value } => format!("store {}, v{value}", self.place(place)),
             Op::StoreHalf { place, value } => format!("store {}, v{value} as f16", self.place(place)),
             Op::Accumulator(i) => format!("a{i}"),

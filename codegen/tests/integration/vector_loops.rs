@@ -293,19 +293,21 @@ fn random_loops_match_the_interpreter() {
     }
 }
 
-/// `out[r, i] = in[r, i]·scale[i] + bias`, rows of `n` elements by vectors of eight and single elements.
+/// `out[r, i] = in[r, i]·scale[i] + bias[r]`, rows of `n` elements by vectors of eight and single elements.
 fn rows_of(n: i64, dtype: DType) -> Kernel {
     let (rows, stride) = (7, n + 3);
     let mut b = KernelBuilder::new("rows");
     let input = b.param("in", dtype, (rows * stride) as u64, false);
     let scale = b.param("scale", dtype, n as u64, false);
+    let bias = b.param("bias", dtype, rows as u64, false);
     let out = b.param("out", dtype, (rows * stride) as u64, true);
     b.for_range("r", rows as u64, LoopKind::Serial, |b, r| {
+        let shift = b.load(bias, r.clone());
         let row = b.let_index("row", r.scale(stride));
         let element = |b: &mut KernelBuilder, i: Index| {
             let (x, factor) = (b.load(input, row.add(&i)), b.load(scale, i.clone()));
             let product = b.op(ScalarOp::Mul, &[x, factor]);
-            let sum = b.op(ScalarOp::Add, &[product, Operand::Const(Scalar::i64(3).cast(dtype))]);
+            let sum = b.op(ScalarOp::Add, &[product, shift]);
             b.store(out, row.add(&i), sum);
         };
         let whole = n / 8 * 8;
@@ -424,6 +426,49 @@ fn dependent_elements_are_computed_one_by_one() {
         for (i, kernel) in kernels.iter().enumerate() {
             let found = common::difference(kernel, &module, i, &contents(kernel, 5), &[]);
             found.unwrap_or_else(|why| panic!("{isa}, loop {i}: {why}"));
+        }
+    }
+}
+
+/// `out[i] = in[i]` rounded, moved, as a number of a type and an f32 again; and that times a factor as a number of the type.
+fn requantised(to: DType) -> Kernel {
+    let number = |x: f32| Operand::Const(Scalar::f32(x));
+    let mut b = KernelBuilder::new("requantised");
+    let (input, out) = (b.param("in", DType::F32, 100, false), b.param("out", DType::F32, 100, true));
+    let numbers = b.param("numbers", to, 100, true);
+    b.for_loop("i", (Index::default(), Index::constant(96), 16), LoopKind::Serial, |b, i| {
+        each_lane(b, 16, |b, l| {
+            let at = i.add(&l);
+            let x = b.load(input, at.clone());
+            let rounded = b.op(ScalarOp::Round, &[x]);
+            let moved = b.op(ScalarOp::Add, &[rounded, number(7.0)]);
+            let quantised = b.op(ScalarOp::Cast(to), &[moved]);
+            let back = b.op(ScalarOp::Cast(DType::F32), &[quantised]);
+            b.store(out, at.clone(), back);
+            let scaled = b.op(ScalarOp::Mul, &[back, number(-1.7)]);
+            let again = b.op(ScalarOp::Cast(to), &[scaled]);
+            b.store(numbers, at, again);
+        });
+        Ok::<(), ()>(())
+    })
+    .unwrap();
+    b.finish()
+}
+
+#[test]
+fn requantised_numbers_match_the_interpreter() {
+    let kernels = [DType::U8, DType::I8, DType::U16, DType::I16].map(requantised);
+    let mut special =
+        [f32::NAN, f32::INFINITY, -f32::INFINITY, -0.0, 3e9, -3e9, 248.5, 248.49, -135.5, 65528.5, -7.5].to_vec();
+    special.resize_with(100, || 0.0);
+    special.iter_mut().enumerate().skip(11).for_each(|(i, x)| *x = (i as f32 - 40.0) * 6.1);
+    for isa in common::isas() {
+        let module = common::compile_for(&kernels, isa);
+        for (i, kernel) in kernels.iter().enumerate() {
+            let mut given = contents(kernel, 5);
+            given[0] = special.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let found = common::difference(kernel, &module, i, &given, &[]);
+            found.unwrap_or_else(|why| panic!("{isa}: {why}\n{}", tensorc_ir::text::print_kernel(kernel)));
         }
     }
 }

@@ -36,7 +36,7 @@ mod winograd;
 use crate::isa::Isa;
 
 pub(crate) use attention::{Dots, Scores};
-pub(crate) use byte_rows::{ByteRows, READABLE};
+pub(crate) use byte_rows::{ByteRows, READABLE, places};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 pub(crate) use excess::{Excess, NarrowedRow};
 pub(crate) use integer::{INTEGER_COLS, IntegerGroup, IntegerTile, TERMS};
@@ -408,7 +408,7 @@ kernels! {
         excess::avx2::narrowed_row, excess::avx2::narrowed_row, excess::portable::narrowed_row, excess::portable::narrowed_row;
     add_excess(Excess<'_>) =
         excess::avx2::add_excess, excess::avx2::add_excess, excess::portable::add_excess, excess::portable::add_excess;
-    byte_rows(ByteRows) =
+    byte_rows(ByteRows<'_>) =
         byte_rows::avx512::byte_rows, byte_rows::avx2::byte_rows, byte_rows::portable::byte_rows, byte_rows::portable::byte_rows;
     integer_group(IntegerGroup) =
         integer::avx2::integer_group, integer::avx2::integer_group, integer::portable::integer_group, integer::portable::integer_group;

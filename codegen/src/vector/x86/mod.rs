@@ -13,6 +13,7 @@ mod opcode;
 mod pool;
 mod registers;
 mod select;
+mod table;
 mod transpose;
 mod values;
 mod wide;
@@ -80,6 +81,8 @@ struct Writer<'l> {
     cut: Option<[u8; 2]>,
     /// With AVX-512: registers with the orders of every second element of two vectors, by bytes of an element.
     orders: Vec<((memory::EverySecond, u32), u8)>,
+    /// With AVX-512: pointers to tables of bytes, and the first of the registers that hold each.
+    tables: Vec<(u32, u8)>,
 }
 
 pub(super) fn compile(l: &VectorLoop, level: VectorLevel) -> Option<VectorCode> {
@@ -164,6 +167,7 @@ impl<'l> Writer<'l> {
             inner: vec![],
             cut: None,
             orders: vec![],
+            tables: vec![],
         }
     }
 
@@ -412,6 +416,7 @@ impl<'l> Writer<'l> {
     /// Keeps constants and uniform values in registers, those that are used most first.
     fn pin(&mut self) {
         self.pin_orders();
+        self.pin_tables();
         let fixed = |op: &Op| matches!(op, Op::Const(_) | Op::Uniform(_));
         let mut values: Vec<ValueId> = (0..self.l.code.len() as ValueId)
             .filter(|v| {

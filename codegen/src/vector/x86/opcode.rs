@@ -133,6 +133,8 @@ pub(super) const UNPACK_LOW: Opcode = op(0, 1, 0x14);
 pub(super) const UNPACK_HIGH: Opcode = op(0, 1, 0x15);
 /// AVX-512: the target becomes elements of the target and the last operand, at the positions in the other.
 pub(super) const PERMUTE_TWO: Opcode = op(1, 2, 0x7f);
+/// AVX-512: the target becomes elements of the other operands, at the positions in the target.
+pub(super) const PERMUTE_AT: Opcode = op(1, 2, 0x77);
 
 // Conversions.
 pub(super) const F32_OF_I32: Opcode = op(0, 1, 0x5b);

@@ -83,6 +83,7 @@ impl Writer<'_> {
             Op::Positions { .. } => self.positions(v),
             Op::Load { place, guard } => self.load(v, place, *guard),
             Op::LoadHalf { place, from } => self.load_half(v, place, *from),
+            Op::Lookup { pointer, from, position } => self.look_up(v, *pointer, *from, *position),
             Op::Store { place, value } => self.store(place, *value),
             Op::StoreHalf { place, value } => self.store_half(place, *value),
             Op::Accumulator(i) => self.accumulator(v, *i),

@@ -1,4 +1,5 @@
-//! Depthwise convolutions of bytes: a few channels at a time, what some rows of them read is copied with zeros around it.
+//! Depthwise convolutions of bytes, a few channels at a time. What some rows of them read is copied with zeros around it, if the
+//! processor does not leave out what lies outside.
 //!
 //! In the packed form of filters, rows of taps are filled up with zeros to groups of four.
 
@@ -11,7 +12,7 @@ use super::staging::{COPIED, copy_whole};
 use crate::blocking::{EvenSplit, row_panels, tasks_worth};
 use crate::epilogue::{EpilogueCall, SumBlock};
 use crate::gemm::TASKS;
-use crate::isa_levels::{ByteRows, IsaLevel, LANES, MR, READABLE, TERMS};
+use crate::isa_levels::{ByteRows, IsaLevel, LANES, MR, READABLE, TERMS, places};
 
 /// Most bytes of the rows of a few channels, about: they stay in the second-level cache.
 const STAGED_BYTES: usize = 128 * 1024;
@@ -157,10 +158,20 @@ pub(super) unsafe fn run(
                 filters,
                 y: tensors.y.wrapping_add(image * strides[1]),
             };
-            work.stage();
-            work.multiply(level, &mut block);
+            if level.reads_outside(t.kernel[1].div_ceil(TERMS), t.strides[1], t.dilations[1]) {
+                work.multiply(level, &Images::InPlace, &mut block);
+            } else {
+                work.stage();
+                work.multiply(level, &Images::Copied, &mut block);
+            }
         }
     }
+}
+
+/// Where rows are read.
+enum Images {
+    InPlace,
+    Copied,
 }
 
 /// Some rows of some channels of an image.
@@ -221,9 +232,10 @@ impl DepthwiseWork<'_> {
     /// Computes the rows, and applies the epilogue.
     ///
     /// # Safety
-    /// They are staged, and the result is writable.
-    unsafe fn multiply(&self, level: IsaLevel, block: &mut SumBlock) {
-        let (t, width, pixels) = (self.t, self.t.width(), self.t.output[1]);
+    /// They are staged if they are read from the copies, and the result is writable.
+    unsafe fn multiply(&self, level: IsaLevel, images: &Images, block: &mut SumBlock) {
+        let (t, pixels) = (self.t, self.t.output[1]);
+        let places = places(t.strides[1], t.dilations[1]);
         let plane = t.output[0] * pixels;
         let y = self.y.wrapping_add(self.channels.start * plane);
         // Whole rows, or parts of one.
@@ -234,14 +246,25 @@ impl DepthwiseWork<'_> {
                 let columns = column..pixels.min(column + SumBlock::COLS);
                 let pixel = (self.rows.start + rows.start) * pixels + columns.start;
                 let (sums, ldc) = block.place(y.wrapping_add(pixel), plane as isize);
-                for i in 0..self.channels.len() {
-                    let from = i * self.plane() + rows.start * t.strides[0] * width + columns.start * t.strides[1];
+                for (i, channel) in self.channels.clone().enumerate() {
+                    let (x, image, row, pads) = match images {
+                        Images::InPlace => {
+                            let x = self.x.wrapping_add(channel * t.input[0] * t.input[1]);
+                            (x, t.input, self.rows.start + rows.start, t.pads)
+                        }
+                        Images::Copied => {
+                            let image = [t.height(self.rows.len()), t.width()];
+                            (self.planes.wrapping_add(i * self.plane()).cast_const(), image, rows.start, [0; 2])
+                        }
+                    };
+                    let at = [row * t.strides[0], columns.start * t.strides[1]];
                     let part = ByteRows {
-                        x: self.planes.wrapping_add(from),
-                        next: t.strides[0] * width,
-                        row: t.dilations[0] * width,
-                        dilation: t.dilations[1],
-                        step: t.strides[1],
+                        x,
+                        image,
+                        first: [0, 1].map(|d| at[d] as isize - pads[d] as isize),
+                        step: t.strides,
+                        dilation: t.dilations,
+                        places: &places,
                         taps: [t.kernel[0], t.kernel[1].div_ceil(TERMS)],
                         w: self.filters.wrapping_add(i * t.weights()),
                         rows: rows.len(),
