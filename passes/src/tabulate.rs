@@ -38,8 +38,11 @@ impl Pass for Tabulate {
         let mut inside = BTreeSet::new();
         let mut changed = false;
         for (value, chain) in chains.0.iter().rev() {
-            let ends = is_byte(graph.dense(*value)?.dtype) && chain.cost(graph) >= LEAST_COST;
-            if !ends || inside.contains(&value.node) {
+            // Maps that only others of a longer chain need are gone.
+            if inside.contains(&value.node) || !graph.contains(value.node) {
+                continue;
+            }
+            if !is_byte(graph.dense(*value)?.dtype) || chain.cost(graph) < LEAST_COST {
                 continue;
             }
             let table = chain.table(graph, *value, cx)?;
