@@ -126,10 +126,28 @@ fn eval_view(view: &View, input: &TensorData, output: &DenseType) -> Option<Tens
 
 /// Copies every `step`th element of so many bytes from the element `first` on.
 fn copy_steps<const SIZE: usize>(to: &mut [u8], from: &[u8], first: i64, step: i64) {
-    let from = from.as_chunks::<SIZE>().0;
-    for (i, to) in to.as_chunks_mut::<SIZE>().0.iter_mut().enumerate() {
-        *to = from[(first + i as i64 * step) as usize];
+    let (to, from) = (to.as_chunks_mut::<SIZE>().0, from.as_chunks::<SIZE>().0);
+    match usize::try_from(step) {
+        Ok(step @ 1..) => {
+            let steps = from[first as usize..].iter().step_by(step);
+            to.iter_mut().zip(steps).for_each(|(to, from)| *to = *from);
+        }
+        _ => {
+            let at = |i: usize| (first + i as i64 * step) as usize;
+            to.iter_mut().enumerate().for_each(|(i, to)| *to = from[at(i)]);
+        }
     }
+}
+
+/// A result whose elements all are the first one of `value`.
+pub(super) fn repeated(value: &TensorData, ty: &DenseType) -> Option<TensorData> {
+    let element = value.content().part(0..ty.dtype.size()).ok()?;
+    filled(ty, |bytes| match *element {
+        [a] => bytes.fill(a),
+        [a, b] => bytes.as_chunks_mut().0.fill([a, b]),
+        [a, b, c, d] => bytes.as_chunks_mut().0.fill([a, b, c, d]),
+        _ => bytes.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element)),
+    })
 }
 
 /// A result in memory for constants; `None` if there is none.
@@ -228,13 +246,18 @@ fn arithmetic(f: &ScalarFn, types: [&DenseType; 2], output: &DenseType) -> Optio
 /// One operation of an f32 operand and a number that the function states.
 fn with_literal(f: &ScalarFn) -> Option<(Op, f32)> {
     let [first, second, ScalarNode::Op(op, args)] = &f.nodes[..] else { return None };
-    let (literal, order) = match (first, second) {
-        (ScalarNode::Input(0), ScalarNode::Const(literal)) => (literal, [0, 1]),
-        (ScalarNode::Const(literal), ScalarNode::Input(0)) => (literal, [1, 0]),
+    let (literal, x) = match (first, second) {
+        (ScalarNode::Input(0), ScalarNode::Const(literal)) => (literal, 0),
+        (ScalarNode::Const(literal), ScalarNode::Input(0)) => (literal, 1),
         _ => return None,
     };
-    let in_order = f.inputs == [DType::F32] && literal.dtype == DType::F32 && args.iter().map(|a| a.0).eq(order);
-    (in_order && is_result(f, 2)).then(|| operation(*op)).flatten().map(|op| (op, literal.as_f32()))
+    let [a, b] = args[..] else { return None };
+    let op = match operation(*op)? {
+        Op::Sub if b.0 == x => Op::SubFrom,
+        op => op,
+    };
+    let plain = f.inputs == [DType::F32] && literal.dtype == DType::F32 && !literal.as_f32().is_nan();
+    (plain && a != b && is_result(f, 2)).then(|| (op, literal.as_f32()))
 }
 
 /// Whether the function has one result, that node.
@@ -300,10 +323,9 @@ impl Compute for Rows {
 
 impl Rows {
     /// The file of the operand, if it stays there until the result is needed.
-    fn deferred_to(&self) -> Option<Arc<DataFile>> {
+    fn deferred_to(&self) -> Option<&Arc<DataFile>> {
         let is_small = 16 * self.ys.len() <= self.x.len();
-        let stays = !self.x.is_in_memory() && is_small && self.depth() <= MAX_DEPTH;
-        self.x.file().filter(|_| stays).cloned()
+        stored_in(&self.x).filter(|_| is_small)
     }
 
     /// Equal for what computes the same.
@@ -314,14 +336,29 @@ impl Rows {
     }
 }
 
+/// The file that a constant is in, if an element-wise function of it is computed when it is needed.
+pub(super) fn stored_in(x: &Content) -> Option<&Arc<DataFile>> {
+    x.file().filter(|_| !x.is_in_memory() && x.depth() < MAX_DEPTH)
+}
+
+/// What is computed when it is needed; `number` is the same for what computes the same.
+pub(super) fn computed(
+    file: &Arc<DataFile>,
+    compute: Arc<dyn Compute>,
+    number: u128,
+    output: &DenseType,
+) -> Option<TensorData> {
+    TensorData::of(output.clone(), Content::computed(file, compute, number, output.bytes()).ok()?)
+}
+
 /// The result of an operation: where the operand is in a file, it is computed when it is needed.
 fn rows(rows: Rows, output: &DenseType, threads: usize) -> Option<TensorData> {
     if rows.inner == 0 || rows.ys.is_empty() {
         return None;
     }
-    if let Some(file) = rows.deferred_to() {
+    if let Some(file) = rows.deferred_to().cloned() {
         let number = rows.number();
-        return TensorData::of(output.clone(), Content::computed(&file, Arc::new(rows), number, output.bytes()).ok()?);
+        return computed(&file, Arc::new(rows), number, output);
     }
     // Every element is computed alone, so the number of pieces changes nothing.
     let work = |(i, to): (usize, &mut [u8])| {
@@ -335,7 +372,7 @@ fn rows(rows: Rows, output: &DenseType, threads: usize) -> Option<TensorData> {
 }
 
 /// The elements of an f32 operand.
-fn f32s(data: &TensorData) -> Option<Vec<f32>> {
+pub(super) fn f32s(data: &TensorData) -> Option<Vec<f32>> {
     Some(data.content().whole().ok()?.chunks_exact(4).map(f32_of).collect())
 }
 
@@ -477,6 +514,25 @@ mod tests {
     }
 
     #[test]
+    fn literals_stand_on_either_side() {
+        let registry = tensorc_ops::registry().expect("the operators agree with each other");
+        let x = ramp(&[40, 30]);
+        for op in [ScalarOp::Add, ScalarOp::Sub, ScalarOp::Mul] {
+            for first in [true, false] {
+                let f = ScalarFn::build(&[DType::F32], |b, x| {
+                    let c = b.constant(Scalar::f32(0.3));
+                    vec![if first { b.op(op, &[&c, &x[0]]) } else { b.op(op, &[&x[0], &c]) }]
+                });
+                let prim = Prim::Map(f.expect("it is a function").into());
+                let output = [x.ty.clone()];
+                let slow = eval_prim(&prim, &[&x], &output, registry.math()).expect("it is a value");
+                let fast = eval(&prim, &[&x], &output, 1).expect("it is fast");
+                assert_eq!(fast.bytes(), slow[0].bytes(), "{op:?} {first}");
+            }
+        }
+    }
+
+    #[test]
     fn gathered_rows_have_the_bits_of_the_interpreter() {
         let registry = tensorc_ops::registry().expect("the operators agree with each other");
         let data = ramp(&[3, 7, 5]);
@@ -521,6 +577,23 @@ mod tests {
         }
         assert_eq!(stored.bytes(), held.bytes());
         stored.content().check().expect("it was read");
+    }
+
+    #[test]
+    fn functions_of_bytes_in_a_file_are_computed_when_they_are_needed() {
+        let bytes = |i: u64| Scalar { dtype: DType::I8, bits: i * 37 & 0xff };
+        let held = TensorData::from_fn(DenseType::new(DType::I8, [700, 128]), bytes);
+        let stored = in_a_file(&held);
+        let f = ScalarFn::build(&[DType::I8], |_, x| vec![(x[0].cast(DType::F32) - 3.0) * 0.7]);
+        let (prim, output) = (Prim::Map(f.expect("it is a function").into()), DenseType::new(DType::F32, held.dims()));
+        let value = |x| super::super::bytes::eval(&prim, &[x], std::slice::from_ref(&output)).expect("it is fast");
+        let (now, later) = (value(&held), value(&stored));
+        assert!(now.content().is_in_memory() && !later.content().is_in_memory());
+        assert_eq!(value(&stored).content().place(), later.content().place());
+        for range in [0..4, 4..400, 128..83_160, 358_396..358_400] {
+            assert_eq!(*later.content().part(range.clone()).expect("it is there"), now.bytes()[range]);
+        }
+        assert_eq!(later.bytes(), now.bytes());
     }
 
     #[test]
