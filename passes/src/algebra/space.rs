@@ -145,12 +145,15 @@ struct Seen {
     more: Cell<bool>,
 }
 
+/// A map, which is held so that no other has its address, and its coefficients in an operand if it is affine.
+type Coefficients = (Arc<ScalarFn>, Option<Arc<Affine>>);
+
 /// An e-graph with its bookkeeping.
 pub(super) struct TensorSpace {
     pub egraph: TensorTerms,
     seen: Seen,
-    /// The coefficients of maps in one of their operands; the maps are held, so that no other has their address.
-    affine: FxHashMap<(usize, usize), (Arc<ScalarFn>, Option<Arc<Affine>>)>,
+    /// The coefficients of maps in one of their operands, by the address of the map and the operand.
+    affine: FxHashMap<(usize, usize), Coefficients>,
     /// E-nodes that rules made, with the operands they had then.
     pub origins: Vec<(TensorTerm, Origin)>,
     /// What is at work.

@@ -1,11 +1,11 @@
-//! Constant folding of primitives, under a byte and work allowance. `fast` and `bytes` have what whole weights go through;
-//! `blocked` has weights that stay packed, `gathered` tables that stay narrow,
-//! `scaled` sums that are products with one number.
+//! Constant folding of primitives, under a byte and work allowance. `fast` and `bytes` have what whole weights go through, `products`
+//! products of large matrices, `scaled` those with one number; `blocked` has weights that stay packed, `gathered` tables that stay narrow.
 
 mod blocked;
 mod bytes;
 mod fast;
 mod gathered;
+mod products;
 mod scaled;
 
 use tensorc_ir::diag::{Diagnostic, Result};
