@@ -17,6 +17,7 @@ use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
 use tensorc_passes::manager::{PassCx, Timing};
 use tensorc_passes::pipeline::{CompilePhase, End, LOWER, PLAN_MEMORY, Pipeline};
+use tensorc_passes::simplify::scalar::RewrittenBodies;
 use tensorc_runtime::gpu::{Driver, LoadedKernel};
 use tensorc_runtime::plan::{LoadError, RenumberRoom, verify_kernels};
 use tensorc_runtime::profiler::Span;
@@ -76,9 +77,21 @@ pub(crate) fn optimize(
     deadline: Deadline<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
+    optimize_knowing(&RewrittenBodies::default(), compiler, pipeline, graph, deadline, report)
+}
+
+/// As [`optimize`], for one of several pipelines that follow each other: bodies that were rewritten before are known.
+pub(crate) fn optimize_knowing(
+    bodies: &RewrittenBodies,
+    compiler: &Compiler,
+    pipeline: &Pipeline,
+    graph: &mut Graph,
+    deadline: Deadline<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
     compiler.progress("optimize");
     let stop = || deadline.passed();
-    let mut cx = pass_context(compiler, &stop);
+    let mut cx = PassCx { bodies: bodies.clone(), ..pass_context(compiler, &stop) };
     pipeline.run(graph, &mut cx)?;
     for Timing { pass, start, time, .. } in cx.timings {
         if let Some(profiler) = compiler.profiler() {

@@ -7,12 +7,13 @@ use tensorc_ir::DenseType;
 use tensorc_ir::extent::Binding;
 use tensorc_ir::graph::Value;
 use tensorc_passes::parts::{Facts, PartShape};
+use tensorc_passes::simplify::scalar::RewrittenBodies;
 use tensorc_passes::template::{Place, Template, TemplateRequest};
 use tensorc_passes::{CompilePhase, Pipeline};
 
 use crate::bounded_pool::BoundedPool;
 use crate::cache::ProgramCache;
-use crate::compile::{Report, optimize};
+use crate::compile::{Report, optimize_knowing};
 use crate::compiler::{Compiler, Specialize};
 use crate::error::Error;
 use crate::key::ProgramKey;
@@ -402,18 +403,26 @@ impl<'a> Work<'a> {
         divided.ok().filter(|_| graph.node_ids().into_iter().all(typed))
     }
 
-    /// The next part, for which a template is made as far as symbols go; `None` if passes do not admit it.
+    /// The next part, for which a template is made as far as symbols go; `None` if passes do not admit it. Passes end early where
+    /// they turn out to need numbers: the template would be thrown away.
     fn optimized(&mut self, template: &mut Template) -> Option<PartShape> {
-        let deadline = self.compiler.deadline();
+        let (deadline, bodies) = (self.compiler.deadline(), RewrittenBodies::default());
         let shape = self.divided(template)?;
-        let pipeline = Pipeline::open(CompilePhase::Plan);
-        let done: Result<(), Error> = template.change(|graph| {
-            if let Some(derive) = &self.source.derive {
-                derive(graph, &shape)?;
-            }
-            optimize(self.compiler, &pipeline, graph, deadline, self.report)
+        let derived = template.change(|graph| match &self.source.derive {
+            Some(derive) => derive(graph, &shape),
+            None => Ok(()),
         });
-        done.is_ok().then_some(shape)
+        derived.ok()?;
+        for pass in Pipeline::open(CompilePhase::Plan).passes {
+            let one = Pipeline { passes: vec![pass], ..Pipeline::default() };
+            let done =
+                template.change(|graph| optimize_knowing(&bodies, self.compiler, &one, graph, deadline, self.report));
+            done.ok()?;
+            if !template.fixed().is_empty() {
+                break;
+            }
+        }
+        Some(shape)
     }
 
     /// Extents for which type inference succeeds, where it fails for the examples: those of the axes that must differ from the examples.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
-use petgraph::visit::EdgeRef;
+use petgraph::visit::{EdgeRef, NodeIndexable};
 use smallvec::SmallVec;
 
 pub use crate::demand::Check;
@@ -441,15 +441,16 @@ impl Graph {
     ///
     /// A cycle does not hang this function; the verifier finds it.
     pub fn order(&self) -> Vec<NodeId> {
-        let mut seen = BTreeSet::new();
-        let mut order = vec![];
+        let mut seen = vec![false; self.g.node_bound()];
+        let mut order = Vec::with_capacity(self.g.node_count());
         let roots = self.inputs.iter().copied().chain(self.roots().map(|v| v.node)).chain(self.node_ids());
+        let mut stack = vec![];
         for root in roots {
-            let mut stack = vec![(root, false)];
+            stack.push((root, false));
             while let Some((node, done)) = stack.pop() {
                 if done {
                     order.push(node);
-                } else if seen.insert(node) {
+                } else if !std::mem::replace(&mut seen[node.0 as usize], true) {
                     stack.push((node, true));
                     stack.extend(self.args(node).iter().rev().map(|v| (v.node, false)));
                 }
@@ -486,9 +487,16 @@ impl Graph {
 
     /// Removes nodes that no output needs; inputs stay. Returns how many went.
     pub fn remove_dead(&mut self) -> usize {
-        let live = self.live();
+        let mut live = vec![false; self.g.node_bound()];
+        let mut stack: Vec<NodeId> = self.inputs.iter().copied().chain(self.roots().map(|v| v.node)).collect();
+        while let Some(node) = stack.pop() {
+            if !std::mem::replace(&mut live[node.0 as usize], true) {
+                let operands = self.g.neighbors_directed(index(node), Direction::Incoming);
+                stack.extend(operands.map(|i| NodeId(i.index() as u32)));
+            }
+        }
         let before = self.g.node_count();
-        self.g.retain_nodes(|_, i| live.contains(&NodeId(i.index() as u32)));
+        self.g.retain_nodes(|_, i| live[i.index()]);
         before - self.g.node_count()
     }
 

@@ -10,6 +10,7 @@ use tensorc_ir::interrupt::PassLimits;
 use tensorc_ir::op::Registry;
 
 use crate::options::{Label, Options};
+use crate::simplify::scalar::RewrittenBodies;
 
 /// One transformation of a graph.
 pub trait Pass {
@@ -98,6 +99,8 @@ pub struct PassCx<'a> {
     pub timings: Vec<Timing>,
     /// The rules that fired, in order.
     pub rewrites: Vec<Rewrite>,
+    /// Bodies that were rewritten before, for all passes of a compilation.
+    pub bodies: RewrittenBodies,
     /// After which passes the graph is printed.
     pub print_when: PrintWhen,
     /// Receives the printed graphs.
@@ -116,6 +119,7 @@ impl<'a> PassCx<'a> {
             limits: PassLimits::default(),
             timings: vec![],
             rewrites: vec![],
+            bodies: RewrittenBodies::default(),
             print_when: PrintWhen::Never,
             printer: None,
             verifier: None,

@@ -142,8 +142,9 @@ type RegionCost = (u64, usize);
 /// What the kernels of each graph cost when it is simplified and fused greedily.
 fn costs(graphs: Vec<Graph>, reassociate: bool, cx: &PassCx<'_>) -> Result<Vec<RegionCost>> {
     let (registry, options) = (cx.registry, Options { reassociate, ..cx.options.clone() });
+    let bodies = &cx.bodies;
     let cost = |mut graph: Graph| {
-        let mut inner = PassCx::new(registry).with_options(options.clone());
+        let mut inner = PassCx { bodies: bodies.clone(), ..PassCx::new(registry).with_options(options.clone()) };
         tidy(reassociate).run(&mut graph, &mut inner)?;
         let nodes = graph.node_count();
         Fuse { by: Some(FusionStrategy::Greedy) }.run(&mut graph, &mut inner)?;

@@ -4,10 +4,11 @@
 //! A class is a tensor, an e-node a primitive with one result. Primitives and their types are interned outside
 //! the e-graph, so that e-nodes stay small.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use egg::{Analysis, DidMerge, EGraph, Id, Language};
+use egg::{Analysis, DidMerge, EClass, EGraph, Id, Language};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tensorc_ir::graph::Value;
@@ -17,6 +18,7 @@ use tensorc_ir::scalar::{Scalar, ScalarFn};
 use tensorc_ir::views::{compose, in_bounds};
 use tensorc_ir::{DenseType, Extent, Extents, TensorData};
 
+use super::affine::{Affine, affine};
 use crate::fold_constants::folds;
 use crate::options::Options;
 
@@ -81,6 +83,8 @@ pub(super) struct TensorFacts {
     pub ty: Arc<DenseType>,
     /// It is computed while compiling.
     pub constant: bool,
+    /// Another one after each change of the class.
+    version: u32,
 }
 
 /// The tables behind e-nodes, and the analysis that keeps [`TensorFacts`].
@@ -89,6 +93,8 @@ pub(super) struct TensorAnalysis {
     pub prims: Vec<(Prim, Arc<DenseType>)>,
     interned: FxHashMap<(Prim, Arc<DenseType>), u32>,
     options: Options,
+    /// How often a class was made or changed.
+    changes: u32,
 }
 
 pub(super) type TensorTerms = EGraph<TensorTerm, TensorAnalysis>;
@@ -105,7 +111,7 @@ impl Analysis<TensorTerm> for TensorAnalysis {
                     let inputs: SmallVec<[&DenseType; 4]> = args.iter().map(|a| &*egraph[*a].data.ty).collect();
                     folds(prim, &inputs, &[ty], &egraph.analysis.options)
                 };
-                TensorFacts { ty: ty.clone(), constant }
+                TensorFacts { ty: ty.clone(), constant, version: 0 }
             }
         }
     }
@@ -113,7 +119,8 @@ impl Analysis<TensorTerm> for TensorAnalysis {
     fn merge(&mut self, to: &mut TensorFacts, from: TensorFacts) -> DidMerge {
         let constant = to.constant || from.constant;
         let changed = DidMerge(constant != to.constant, constant != from.constant);
-        to.constant = constant;
+        self.changes += 1;
+        (to.constant, to.version) = (constant, self.changes);
         changed
     }
 }
@@ -127,9 +134,26 @@ pub(super) struct Origin {
     pub site: Id,
 }
 
+/// What a rule saw of the e-graph: applied once more, it would find the same as long as none of that changes.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Whether a rule is at work.
+    looks: Cell<bool>,
+    /// Classes and their versions.
+    classes: RefCell<Vec<(Id, u32)>>,
+    /// Whether it asked for more than classes hold.
+    more: Cell<bool>,
+}
+
+/// A map, which is held so that no other has its address, and its coefficients in an operand if it is affine.
+type Coefficients = (Arc<ScalarFn>, Option<Arc<Affine>>);
+
 /// An e-graph with its bookkeeping.
 pub(super) struct TensorSpace {
     pub egraph: TensorTerms,
+    seen: Seen,
+    /// The coefficients of maps in one of their operands, by the address of the map and the operand.
+    affine: FxHashMap<(usize, usize), Coefficients>,
     /// E-nodes that rules made, with the operands they had then.
     pub origins: Vec<(TensorTerm, Origin)>,
     /// What is at work.
@@ -138,8 +162,51 @@ pub(super) struct TensorSpace {
 
 impl TensorSpace {
     pub fn new(options: Options) -> TensorSpace {
-        let known = TensorAnalysis { leaves: vec![], prims: vec![], interned: FxHashMap::default(), options };
-        TensorSpace { egraph: TensorTerms::new(known), origins: vec![], at_work: None }
+        let interned = FxHashMap::default();
+        let known = TensorAnalysis { leaves: vec![], prims: vec![], interned, options, changes: 0 };
+        TensorSpace {
+            egraph: TensorTerms::new(known),
+            seen: Seen::default(),
+            affine: FxHashMap::default(),
+            origins: vec![],
+            at_work: None,
+        }
+    }
+
+    /// Forgets what was seen so far.
+    pub fn begin_look(&mut self) {
+        self.seen.classes.get_mut().clear();
+        self.seen.more.set(false);
+        self.seen.looks.set(true);
+    }
+
+    /// What was seen since [`TensorSpace::begin_look`]: classes, once each; `None` if it cannot be told whether it changes.
+    pub fn end_look(&mut self) -> Option<Box<[(Id, u32)]>> {
+        self.seen.looks.set(false);
+        let seen = self.seen.classes.get_mut();
+        seen.sort_unstable();
+        seen.dedup();
+        (!self.seen.more.get()).then(|| seen.as_slice().into())
+    }
+
+    /// Whether classes are as they were seen.
+    pub fn is_unchanged(&self, seen: &[(Id, u32)]) -> bool {
+        seen.iter().all(|(id, version)| self.egraph[*id].data.version == *version)
+    }
+
+    /// The class, which is noted as seen.
+    fn see(&self, id: Id) -> &EClass<TensorTerm, TensorFacts> {
+        let class = &self.egraph[id];
+        if self.seen.looks.get() {
+            self.seen.classes.borrow_mut().push((class.id, class.data.version));
+        }
+        class
+    }
+
+    /// The coefficients of a map in one of its operands ([`affine`]).
+    pub fn affine(&mut self, f: &Arc<ScalarFn>, variable: usize) -> Option<Arc<Affine>> {
+        let entry = self.affine.entry((Arc::as_ptr(f).addr(), variable));
+        entry.or_insert_with(|| (f.clone(), affine(f, variable).map(Arc::new))).1.clone()
     }
 
     /// Tells which class the rule at work looks at.
@@ -149,7 +216,7 @@ impl TensorSpace {
 
     pub fn leaf(&mut self, leaf: Leaf, ty: DenseType, constant: bool) -> Id {
         let leaves = &mut self.egraph.analysis.leaves;
-        leaves.push((leaf, TensorFacts { ty: Arc::new(ty), constant }));
+        leaves.push((leaf, TensorFacts { ty: Arc::new(ty), constant, version: 0 }));
         let term = TensorTerm::Given(leaves.len() as u32 - 1);
         self.egraph.add(term)
     }
@@ -189,7 +256,7 @@ impl TensorSpace {
     }
 
     pub fn find(&self, id: Id) -> Id {
-        self.egraph.find(id)
+        self.see(id).id
     }
 
     pub fn ty(&self, id: Id) -> &DenseType {
@@ -201,7 +268,8 @@ impl TensorSpace {
     }
 
     pub fn is_constant(&self, id: Id) -> bool {
-        self.egraph[id].data.constant
+        // A constant stays one.
+        self.egraph[id].data.constant || self.see(id).data.constant
     }
 
     pub fn of(&self, term: &TensorTerm) -> Option<(&Prim, &DenseType)> {
@@ -214,7 +282,7 @@ impl TensorSpace {
     /// The primitives that compute a class, with operands.
     pub fn forms(&self, id: Id) -> Vec<(Prim, Args)> {
         let form = |term: &TensorTerm| Some((self.of(term)?.0.clone(), term.children().iter().copied().collect()));
-        self.egraph[id].nodes.iter().filter_map(form).collect()
+        self.see(id).nodes.iter().filter_map(form).collect()
     }
 
     pub fn contractions(&self, id: Id) -> Vec<(Arc<Contraction>, [Id; 2])> {
@@ -222,7 +290,7 @@ impl TensorSpace {
             (Prim::Contract(c), [l, r]) => Some((c.clone(), [*l, *r])),
             _ => None,
         };
-        self.egraph[id].nodes.iter().filter_map(form).collect()
+        self.see(id).nodes.iter().filter_map(form).collect()
     }
 
     pub fn maps(&self, id: Id) -> Vec<(Arc<ScalarFn>, Args)> {
@@ -230,7 +298,7 @@ impl TensorSpace {
             Prim::Map(f) => Some((f.clone(), term.children().iter().copied().collect())),
             _ => None,
         };
-        self.egraph[id].nodes.iter().filter_map(form).collect()
+        self.see(id).nodes.iter().filter_map(form).collect()
     }
 
     pub fn views(&self, id: Id) -> Vec<(Arc<View>, Id)> {
@@ -238,7 +306,7 @@ impl TensorSpace {
             Prim::View(v) => Some((v.clone(), term.children()[0])),
             _ => None,
         };
-        self.egraph[id].nodes.iter().filter_map(form).collect()
+        self.see(id).nodes.iter().filter_map(form).collect()
     }
 
     /// The classes with their e-nodes, in the order of classes.
@@ -248,6 +316,7 @@ impl TensorSpace {
 
     /// The class of a contraction, if it is there already.
     pub fn known_contract(&self, c: &Arc<Contraction>, lhs: Id, rhs: Id) -> Option<Id> {
+        self.seen.more.set(true);
         let ty = DenseType::new(self.ty(lhs).dtype, c.extents.range(..c.out_rank));
         let i = self.egraph.analysis.interned.get(&(Prim::Contract(c.clone()), Arc::new(ty)))?;
         self.egraph.lookup(TensorTerm::Prim(*i, [lhs, rhs].into_iter().collect()))
@@ -319,4 +388,48 @@ pub(super) fn broadcast<'a>(shapes: impl IntoIterator<Item = &'a Extents>) -> Ex
         let joined = |a: Extent, b: Extent| if !b.is_surely(1) && a.is_repeated_along(b) { b } else { a };
         (0..rank).map(|i| joined(at(&out, i), at(dims, i))).collect()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorc_ir::DType;
+
+    use super::*;
+    use crate::egraph::rebuild;
+
+    #[test]
+    fn what_was_seen_changes_with_its_class_only() {
+        let mut space = TensorSpace::new(Options::default());
+        let ty = DenseType::new(DType::F32, [4]);
+        let leaf = |space: &mut TensorSpace, node| {
+            let value = Value { node: tensorc_ir::graph::NodeId(node), port: 0 };
+            space.leaf(Leaf::Value(value), ty.clone(), false)
+        };
+        let [a, b, c] = [0, 1, 2].map(|node| leaf(&mut space, node));
+        let negated = |space: &mut TensorSpace, x| {
+            let f = ScalarFn::build(&[DType::F32], |_, x| vec![-&x[0]]).expect("a function");
+            space.map(f, &[x], [4]).expect("a map")
+        };
+        let (of_a, of_b) = (negated(&mut space, a), negated(&mut space, b));
+        let look = |space: &mut TensorSpace, id| {
+            space.begin_look();
+            space.maps(id);
+            space.end_look().expect("classes say all")
+        };
+        let (seen_a, seen_c) = (look(&mut space, of_a), look(&mut space, c));
+        assert!(space.is_unchanged(&seen_a));
+        space.egraph.union(a, b);
+        rebuild(&mut space.egraph);
+        assert_eq!(space.egraph.find(of_a), space.egraph.find(of_b), "equal operands make them equal");
+        assert!(!space.is_unchanged(&seen_a) && space.is_unchanged(&seen_c));
+        let again = look(&mut space, of_b);
+        assert!(space.is_unchanged(&again));
+        space.begin_look();
+        space.is_constant(c);
+        let asked = space.end_look().expect("classes say all");
+        let constant = space.leaf(Leaf::New(TensorData::splat(&[4], Scalar::f32(0.0))), ty.clone(), true);
+        space.egraph.union(c, constant);
+        rebuild(&mut space.egraph);
+        assert!(!space.is_unchanged(&asked), "it is constant now");
+    }
 }

@@ -54,16 +54,12 @@ pub fn extract<'a, L: Language, N: Analysis<L>>(
     cost: impl FnMut(Id, &L) -> Option<u64>,
 ) -> Option<Extraction<'a, L>> {
     let problem = Problem::new(egraph, roots, cost);
-    let best = [Start::Tree, Start::Flow]
-        .into_iter()
-        .filter_map(|start| {
-            let mut choice = problem.start(start);
-            problem.roots.iter().all(|r| choice[*r as usize].is_some()).then(|| {
-                let total = improve(&problem, &mut choice);
-                (total, choice)
-            })
-        })
-        .reduce(|a, b| if b.0 < a.0 { b } else { a })?;
+    let mut starts = [Start::Tree, Start::Flow].map(|start| problem.start(start)).to_vec();
+    // From equal choices both come to the same.
+    starts.dedup();
+    let complete = |choice: &Vec<Option<u32>>| problem.roots.iter().all(|r| choice[*r as usize].is_some());
+    let improved = |mut choice: Vec<Option<u32>>| (improve(&problem, &mut choice), choice);
+    let best = starts.into_iter().filter(complete).map(improved).reduce(|a, b| if b.0 < a.0 { b } else { a })?;
     problem.extraction(egraph, &best.1)
 }
 

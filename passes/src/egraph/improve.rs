@@ -46,13 +46,19 @@ struct ImproveState<'a> {
     /// Marks of the search for cycles: the number of the search that came by last.
     seen: Vec<u32>,
     searches: u32,
+    /// Memory of walks.
+    stack: Vec<u32>,
+    /// How many choices have changed, and how many had when each class was looked at last.
+    changes: u32,
+    looked: Vec<u32>,
 }
 
 impl<'a> ImproveState<'a> {
     fn new(problem: &'a Problem, choice: &'a mut [Option<u32>]) -> ImproveState<'a> {
         let n = problem.classes.len();
-        let mut state =
-            ImproveState { problem, choice, uses: vec![0; n], level: vec![0; n], seen: vec![0; n], searches: 0 };
+        let (uses, level, seen, looked) = (vec![0; n], vec![0; n], vec![0; n], vec![u32::MAX; n]);
+        let (searches, changes, stack) = (0, 0, vec![]);
+        let mut state = ImproveState { problem, choice, uses, level, seen, searches, stack, changes, looked };
         let mut waiting: Vec<u32> = (0..n as u32).map(|c| state.operands(c).len() as u32).collect();
         let mut ready: Vec<u32> = (0..n as u32).filter(|c| waiting[*c as usize] == 0).collect();
         while let Some(class) = ready.pop() {
@@ -105,12 +111,14 @@ impl<'a> ImproveState<'a> {
 
     /// Adds a use; returns the weight of the classes that were not used before.
     fn acquire(&mut self, class: u32) -> u128 {
-        let (mut added, mut stack) = (0, vec![class]);
-        while let Some(class) = stack.pop() {
+        let mut added = 0;
+        self.stack.push(class);
+        while let Some(class) = self.stack.pop() {
             self.uses[class as usize] += 1;
             if self.uses[class as usize] == 1 {
                 added += self.weight(class);
-                stack.extend(self.operands(class));
+                let operands = self.operands(class);
+                self.stack.extend_from_slice(operands);
             }
         }
         added
@@ -118,49 +126,65 @@ impl<'a> ImproveState<'a> {
 
     /// Takes a use away; returns the weight of the classes that are not used any more.
     fn release(&mut self, class: u32) -> u128 {
-        let (mut freed, mut stack) = (0, vec![class]);
-        while let Some(class) = stack.pop() {
+        let mut freed = 0;
+        self.stack.push(class);
+        while let Some(class) = self.stack.pop() {
             self.uses[class as usize] -= 1;
             if self.uses[class as usize] == 0 {
                 freed += self.weight(class);
-                stack.extend(self.operands(class));
+                let operands = self.operands(class);
+                self.stack.extend_from_slice(operands);
             }
         }
         freed
+    }
+
+    fn acquire_all(&mut self, classes: &[u32]) -> u128 {
+        classes.iter().map(|class| self.acquire(*class)).sum()
+    }
+
+    fn release_all(&mut self, classes: &[u32]) -> u128 {
+        classes.iter().map(|class| self.release(*class)).sum()
     }
 
     /// Chooses anew for a class; returns by how much the total fell.
     fn reconsider(&mut self, class: u32) -> u128 {
         let (problem, candidates) = (self.problem, &self.problem.classes[class as usize]);
         let Some(old) = self.choice[class as usize].filter(|_| candidates.len() > 1) else { return 0 };
-        if self.uses[class as usize] == 0 {
+        // What nothing has changed for since is as good as it was.
+        if self.uses[class as usize] == 0 || self.looked[class as usize] == self.changes {
             return 0;
         }
-        let before = self.weight(class) + self.operands(class).iter().map(|o| self.release(*o)).sum::<u128>();
-        let mut best = (before, old);
-        for (at, candidate) in candidates.iter().enumerate().filter(|(at, _)| *at as u32 != old) {
-            if candidate.weight < best.0 && self.is_acyclic(class, &candidate.operands) {
-                let added: u128 = candidate.operands.iter().map(|o| self.acquire(*o)).sum();
-                for operand in &candidate.operands {
-                    self.release(*operand);
-                }
-                if candidate.weight + added < best.0 {
-                    best = (candidate.weight + added, at as u32);
-                }
+        let (mut best, mut gained) = (old, 0);
+        for (at, candidate) in (0u32..).zip(candidates).filter(|(at, _)| *at != old) {
+            if !self.is_acyclic(class, &candidate.operands) {
+                continue;
+            }
+            let there = problem.candidate(class, best);
+            // What both need is never given up, so that the cost of a comparison is what they differ in.
+            let cost = candidate.weight + self.acquire_all(&candidate.operands);
+            let saved = there.weight + self.release_all(&there.operands);
+            if cost < saved {
+                gained += saved - cost;
+                best = at;
+            } else {
+                self.acquire_all(&there.operands);
+                self.release_all(&candidate.operands);
             }
         }
-        self.choice[class as usize] = Some(best.1);
-        let operands = &problem.candidate(class, best.1).operands;
-        for operand in operands {
-            self.acquire(*operand);
+        match best == old {
+            true => self.looked[class as usize] = self.changes,
+            false => self.changes += 1,
         }
+        self.choice[class as usize] = Some(best);
+        let operands = &problem.candidate(class, best).operands;
         if let Some(top) = operands.iter().map(|o| self.level[*o as usize]).max()
             && top >= self.level[class as usize]
         {
             self.level[class as usize] = top + 1;
             self.raise(class);
         }
-        before - best.0
+        gained
     }
 
     /// Whether all operands have a form, and none of them needs `class`.

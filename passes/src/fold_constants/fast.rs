@@ -1,8 +1,5 @@
 //! Transformations that whole weights go through, at memory speed: conversions, reordering, joining, one arithmetic
-//! operation with an operand that broadcasts or a literal, products of f32 matrices.
-//!
-//! Each gives the bits the interpreter gives, except products, which are only computed here where they are too large
-//! for it: they add in f64 and round once.
+//! operation with an operand that broadcasts or a literal. Each gives the bits the interpreter gives; `products` has what does not.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -11,19 +8,15 @@ use bytes::Bytes;
 use tensorc_abi::DType;
 use tensorc_abi::content::{Compute, Content, DataFile, ReadError};
 use tensorc_abi::memory::{self, AlignedBuffer};
-use tensorc_ir::index::{Index, linearize};
+use tensorc_ir::index::linearize;
 use tensorc_ir::parallel::try_map;
-use tensorc_ir::prim::{Contraction, Gather, Prim, View};
+use tensorc_ir::prim::{Gather, Prim, View};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 use tensorc_ir::views::{in_bounds, keeps_linear_order};
 use tensorc_ir::{DenseType, TensorData};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Most multiplications of a product.
-const MAX_PRODUCT_OPS: u64 = 32 << 20;
-
-/// Fewest for which a product is computed here.
-const MIN_PRODUCT_TERMS: u64 = 1 << 16;
+use super::products;
 
 /// Whether [`eval`] computes a primitive of operands of these types.
 pub(super) fn is_fast(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]) -> bool {
@@ -34,7 +27,7 @@ pub(super) fn is_fast(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]
         (Prim::Map(f), &[x, y]) => arithmetic(f, [x, y], output).is_some(),
         (Prim::Map(f), [x]) => with_literal(f).is_some() && x.dims == output.dims,
         (Prim::Gather(_) | Prim::Concat { .. }, _) => true,
-        (Prim::Contract(c), [lhs, rhs]) => matrices(c, lhs, rhs).is_some(),
+        (Prim::Contract(c), [lhs, rhs]) => products::matrices(c, lhs, rhs).is_some(),
         _ => false,
     }
 }
@@ -59,7 +52,7 @@ pub(super) fn eval(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType], t
         }
         (Prim::Gather(g), [data, indices]) => gather(*g, data, indices, output),
         (Prim::Concat { axis }, _) => concat(*axis, inputs, output),
-        (Prim::Contract(c), [lhs, rhs]) => product(c, lhs, rhs, output),
+        (Prim::Contract(c), [lhs, rhs]) => products::eval(c, lhs, rhs, output),
         _ => None,
     }
 }
@@ -126,10 +119,28 @@ fn eval_view(view: &View, input: &TensorData, output: &DenseType) -> Option<Tens
 
 /// Copies every `step`th element of so many bytes from the element `first` on.
 fn copy_steps<const SIZE: usize>(to: &mut [u8], from: &[u8], first: i64, step: i64) {
-    let from = from.as_chunks::<SIZE>().0;
-    for (i, to) in to.as_chunks_mut::<SIZE>().0.iter_mut().enumerate() {
-        *to = from[(first + i as i64 * step) as usize];
+    let (to, from) = (to.as_chunks_mut::<SIZE>().0, from.as_chunks::<SIZE>().0);
+    match usize::try_from(step) {
+        Ok(step @ 1..) => {
+            let steps = from[first as usize..].iter().step_by(step);
+            to.iter_mut().zip(steps).for_each(|(to, from)| *to = *from);
+        }
+        _ => {
+            let at = |i: usize| (first + i as i64 * step) as usize;
+            to.iter_mut().enumerate().for_each(|(i, to)| *to = from[at(i)]);
+        }
     }
+}
+
+/// A result whose elements all are the first one of `value`.
+pub(super) fn repeated(value: &TensorData, ty: &DenseType) -> Option<TensorData> {
+    let element = value.content().part(0..ty.dtype.size()).ok()?;
+    filled(ty, |bytes| match *element {
+        [a] => bytes.fill(a),
+        [a, b] => bytes.as_chunks_mut().0.fill([a, b]),
+        [a, b, c, d] => bytes.as_chunks_mut().0.fill([a, b, c, d]),
+        _ => bytes.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element)),
+    })
 }
 
 /// A result in memory for constants; `None` if there is none.
@@ -228,13 +239,18 @@ fn arithmetic(f: &ScalarFn, types: [&DenseType; 2], output: &DenseType) -> Optio
 /// One operation of an f32 operand and a number that the function states.
 fn with_literal(f: &ScalarFn) -> Option<(Op, f32)> {
     let [first, second, ScalarNode::Op(op, args)] = &f.nodes[..] else { return None };
-    let (literal, order) = match (first, second) {
-        (ScalarNode::Input(0), ScalarNode::Const(literal)) => (literal, [0, 1]),
-        (ScalarNode::Const(literal), ScalarNode::Input(0)) => (literal, [1, 0]),
+    let (literal, x) = match (first, second) {
+        (ScalarNode::Input(0), ScalarNode::Const(literal)) => (literal, 0),
+        (ScalarNode::Const(literal), ScalarNode::Input(0)) => (literal, 1),
         _ => return None,
     };
-    let in_order = f.inputs == [DType::F32] && literal.dtype == DType::F32 && args.iter().map(|a| a.0).eq(order);
-    (in_order && is_result(f, 2)).then(|| operation(*op)).flatten().map(|op| (op, literal.as_f32()))
+    let [a, b] = args[..] else { return None };
+    let op = match operation(*op)? {
+        Op::Sub if b.0 == x => Op::SubFrom,
+        op => op,
+    };
+    let plain = f.inputs == [DType::F32] && literal.dtype == DType::F32 && !literal.as_f32().is_nan();
+    (plain && a != b && is_result(f, 2)).then(|| (op, literal.as_f32()))
 }
 
 /// Whether the function has one result, that node.
@@ -300,10 +316,9 @@ impl Compute for Rows {
 
 impl Rows {
     /// The file of the operand, if it stays there until the result is needed.
-    fn deferred_to(&self) -> Option<Arc<DataFile>> {
+    fn deferred_to(&self) -> Option<&Arc<DataFile>> {
         let is_small = 16 * self.ys.len() <= self.x.len();
-        let stays = !self.x.is_in_memory() && is_small && self.depth() <= MAX_DEPTH;
-        self.x.file().filter(|_| stays).cloned()
+        stored_in(&self.x).filter(|_| is_small)
     }
 
     /// Equal for what computes the same.
@@ -314,14 +329,29 @@ impl Rows {
     }
 }
 
+/// The file that a constant is in, if an element-wise function of it is computed when it is needed.
+pub(super) fn stored_in(x: &Content) -> Option<&Arc<DataFile>> {
+    x.file().filter(|_| !x.is_in_memory() && x.depth() < MAX_DEPTH)
+}
+
+/// What is computed when it is needed; `number` is the same for what computes the same.
+pub(super) fn computed(
+    file: &Arc<DataFile>,
+    compute: Arc<dyn Compute>,
+    number: u128,
+    output: &DenseType,
+) -> Option<TensorData> {
+    TensorData::of(output.clone(), Content::computed(file, compute, number, output.bytes()).ok()?)
+}
+
 /// The result of an operation: where the operand is in a file, it is computed when it is needed.
 fn rows(rows: Rows, output: &DenseType, threads: usize) -> Option<TensorData> {
     if rows.inner == 0 || rows.ys.is_empty() {
         return None;
     }
-    if let Some(file) = rows.deferred_to() {
+    if let Some(file) = rows.deferred_to().cloned() {
         let number = rows.number();
-        return TensorData::of(output.clone(), Content::computed(&file, Arc::new(rows), number, output.bytes()).ok()?);
+        return computed(&file, Arc::new(rows), number, output);
     }
     // Every element is computed alone, so the number of pieces changes nothing.
     let work = |(i, to): (usize, &mut [u8])| {
@@ -335,7 +365,7 @@ fn rows(rows: Rows, output: &DenseType, threads: usize) -> Option<TensorData> {
 }
 
 /// The elements of an f32 operand.
-fn f32s(data: &TensorData) -> Option<Vec<f32>> {
+pub(super) fn f32s(data: &TensorData) -> Option<Vec<f32>> {
     Some(data.content().whole().ok()?.chunks_exact(4).map(f32_of).collect())
 }
 
@@ -354,108 +384,17 @@ fn each(op: Op, to: &mut [u8], from: &[u8], y: impl Fn(usize) -> f32) {
     }
 }
 
-/// `[m, k] × [k, n]`: for each axis its extent, and its strides in the operands that have it.
-struct StridedProduct {
-    m: (usize, usize),
-    n: (usize, usize),
-    k: (usize, usize, usize),
-}
-
-/// A contraction that is a product of two matrices, or of a matrix and a vector, with any strides; too small or too
-/// large ones are left to others.
-fn matrices(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<StridedProduct> {
-    let inside = in_bounds(&c.lhs, &lhs.dims, &c.extents) && in_bounds(&c.rhs, &rhs.dims, &c.extents);
-    let steps = c.extents.iter().fold(1u64, |all, e| all.saturating_mul(*e));
-    let fits = inside && lhs.dtype == DType::F32 && rhs.dtype == DType::F32;
-    if !fits || !(MIN_PRODUCT_TERMS..=MAX_PRODUCT_OPS).contains(&steps) {
-        return None;
-    }
-    let (a, b) = (linearize(&c.lhs, &lhs.dims), linearize(&c.rhs, &rhs.dims));
-    let affine = a.is_affine() && b.is_affine() && a.constant == 0 && b.constant == 0;
-    let (mut m, mut n, mut k) = (None, None, None);
-    for (v, extent) in c.extents.iter().enumerate().filter(|(_, extent)| **extent > 1) {
-        let stride = |flat: &Index| flat.step(v as u32).and_then(|s| usize::try_from(s).ok());
-        let (extent, in_a, in_b) = (*extent as usize, stride(&a)?, stride(&b)?);
-        // Rows come before columns in the result.
-        let taken = match (v < c.out_rank, in_a, in_b) {
-            (true, 1.., 0) if n.is_none() => m.replace((extent, in_a)).is_some(),
-            (true, 0, 1..) => n.replace((extent, in_b)).is_some(),
-            (false, 1.., 1..) => k.replace((extent, in_a, in_b)).is_some(),
-            _ => true,
-        };
-        if taken {
-            return None;
-        }
-    }
-    affine.then(|| StridedProduct { m: m.unwrap_or((1, 0)), n: n.unwrap_or((1, 0)), k: k.unwrap_or((1, 0, 0)) })
-}
-
-fn product(c: &Contraction, lhs: &TensorData, rhs: &TensorData, output: &DenseType) -> Option<TensorData> {
-    let StridedProduct { m: (m, a_row), n: (n, b_col), k: (k, a_col, b_row) } = matrices(c, &lhs.ty, &rhs.ty)?;
-    let (a, b) = (f32s(lhs)?, f32s(rhs)?);
-    let mut sums = vec![0f64; n];
-    filled(output, |bytes| {
-        for (i, line) in bytes.chunks_exact_mut(4 * n).enumerate().take(m) {
-            sums.fill(0.0);
-            for p in 0..k {
-                let (x, row) = (f64::from(a[i * a_row + p * a_col]), &b[p * b_row..]);
-                let add = |(sum, y): (&mut f64, &f32)| *sum += x * f64::from(*y);
-                match b_col {
-                    1 => sums.iter_mut().zip(row).for_each(add),
-                    _ => sums.iter_mut().zip(row.iter().step_by(b_col.max(1))).for_each(add),
-                }
-            }
-            line.as_chunks_mut().0.iter_mut().zip(&sums).for_each(|(to, s)| *to = (*s as f32).to_le_bytes());
-        }
-    })
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::expect_used, reason = "a failure is a failed test")]
 
     use tensorc_ir::interp::eval_prim;
-    use tensorc_ir::prim::ConvAlgorithm;
     use tensorc_ir::scalar::Scalar;
 
     use super::*;
 
-    fn ramp(dims: &[u64]) -> TensorData {
+    pub(in super::super) fn ramp(dims: &[u64]) -> TensorData {
         TensorData::from_fn(DenseType::new(DType::F32, dims), |i| Scalar::f32((i * 7 % 31) as f32 / 8.0 - 1.5))
-    }
-
-    fn vars(axes: &[u32]) -> Vec<Index> {
-        axes.iter().map(|a| Index::var(*a)).collect()
-    }
-
-    #[test]
-    fn products_have_the_values_of_the_interpreter() {
-        let registry = tensorc_ops::registry().expect("the operators agree with each other");
-        // Extents, and the axes of each operand; the last is summed over.
-        let cases: [(&[u64], [&[u32]; 2]); 5] = [
-            (&[1, 1, 300, 256], [&[3], &[3, 2]]),
-            (&[1, 1, 300, 256], [&[3], &[2, 3]]),
-            (&[40, 50, 60], [&[0, 2], &[2, 1]]),
-            (&[40, 50, 60], [&[2, 0], &[1, 2]]),
-            (&[300, 256], [&[0, 1], &[1]]),
-        ];
-        for (extents, [lhs, rhs]) in cases {
-            let out_rank = extents.len() - 1;
-            let of = |axes: &[u32]| ramp(&axes.iter().map(|a| extents[*a as usize]).collect::<Vec<_>>());
-            let (a, b) = (of(lhs), of(rhs));
-            let output = DenseType::new(DType::F32, &extents[..out_rank]);
-            let extents = extents.into();
-            let prim = Prim::Contract(
-                Contraction { extents, out_rank, lhs: vars(lhs), rhs: vars(rhs), algorithm: ConvAlgorithm::Direct }
-                    .into(),
-            );
-            assert!(is_fast(&prim, &[&a.ty, &b.ty], &[&output]));
-            let fast = eval(&prim, &[&a, &b], std::slice::from_ref(&output), 1).expect("it is fast");
-            let slow = eval_prim(&prim, &[&a, &b], &[output], registry.math()).expect("it is a value");
-            for (x, y) in fast.to_f32s().into_iter().zip(slow[0].to_f32s()) {
-                assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{x} {y}");
-            }
-        }
     }
 
     #[test]
@@ -472,6 +411,25 @@ mod tests {
                     let fast = eval(&prim, &operands, &output, threads).expect("it is fast");
                     assert_eq!(fast.bytes(), slow[0].bytes(), "{:?} on {threads} threads", y.dims());
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn literals_stand_on_either_side() {
+        let registry = tensorc_ops::registry().expect("the operators agree with each other");
+        let x = ramp(&[40, 30]);
+        for op in [ScalarOp::Add, ScalarOp::Sub, ScalarOp::Mul] {
+            for first in [true, false] {
+                let f = ScalarFn::build(&[DType::F32], |b, x| {
+                    let c = b.constant(Scalar::f32(0.3));
+                    vec![if first { b.op(op, &[&c, &x[0]]) } else { b.op(op, &[&x[0], &c]) }]
+                });
+                let prim = Prim::Map(f.expect("it is a function").into());
+                let output = [x.ty.clone()];
+                let slow = eval_prim(&prim, &[&x], &output, registry.math()).expect("it is a value");
+                let fast = eval(&prim, &[&x], &output, 1).expect("it is fast");
+                assert_eq!(fast.bytes(), slow[0].bytes(), "{op:?} {first}");
             }
         }
     }
@@ -524,22 +482,19 @@ mod tests {
     }
 
     #[test]
-    fn products_that_read_outside_or_sum_over_more_are_left_alone() {
-        let outside = Contraction {
-            extents: [300, 256].into(),
-            out_rank: 1,
-            lhs: vec![Index::var(0).offset(1), Index::var(1)],
-            rhs: vars(&[1]),
-            algorithm: ConvAlgorithm::Direct,
-        };
-        assert!(matrices(&outside, &ramp(&[300, 256]).ty, &ramp(&[256]).ty).is_none());
-        let batched = Contraction {
-            extents: [2, 40, 50, 60].into(),
-            out_rank: 3,
-            lhs: vars(&[0, 1, 3]),
-            rhs: vars(&[0, 3, 2]),
-            algorithm: ConvAlgorithm::Direct,
-        };
-        assert!(matrices(&batched, &ramp(&[2, 40, 60]).ty, &ramp(&[2, 60, 50]).ty).is_none());
+    fn functions_of_bytes_in_a_file_are_computed_when_they_are_needed() {
+        let bytes = |i: u64| Scalar { dtype: DType::I8, bits: (i * 37) & 0xff };
+        let held = TensorData::from_fn(DenseType::new(DType::I8, [700, 128]), bytes);
+        let stored = in_a_file(&held);
+        let f = ScalarFn::build(&[DType::I8], |_, x| vec![(x[0].cast(DType::F32) - 3.0) * 0.7]);
+        let (prim, output) = (Prim::Map(f.expect("it is a function").into()), DenseType::new(DType::F32, held.dims()));
+        let value = |x| super::super::bytes::eval(&prim, &[x], std::slice::from_ref(&output)).expect("it is fast");
+        let (now, later) = (value(&held), value(&stored));
+        assert!(now.content().is_in_memory() && !later.content().is_in_memory());
+        assert_eq!(value(&stored).content().place(), later.content().place());
+        for range in [0..4, 4..400, 128..83_160, 358_396..358_400] {
+            assert_eq!(*later.content().part(range.clone()).expect("it is there"), now.bytes()[range]);
+        }
+        assert_eq!(later.bytes(), now.bytes());
     }
 }

@@ -1,9 +1,12 @@
-//! Constant folding of primitives, under a byte and work allowance. `fast` and `bytes` have what whole weights go through;
-//! `blocked` has weights that stay packed.
+//! Constant folding of primitives, under a byte and work allowance. `fast` and `bytes` have what whole weights go through, `products`
+//! products of large matrices, `scaled` those with one number; `blocked` has weights that stay packed, `gathered` tables that stay narrow.
 
 mod blocked;
 mod bytes;
 mod fast;
+mod gathered;
+mod products;
+mod scaled;
 
 use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
@@ -31,6 +34,9 @@ impl Pass for FoldConstants {
 
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
         let mut changed = blocked::pack_weights(graph, cx)?;
+        if cx.options.rewrite {
+            changed |= gathered::sink_maps(graph)?;
+        }
         for node in graph.order() {
             changed |= fold_node(graph, node, cx)?;
         }
@@ -72,9 +78,25 @@ fn evaluated(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType], cx: &Pa
     if let Some(data) = fast::eval(prim, inputs, outputs, cx.threads).or_else(|| bytes::eval(prim, inputs, outputs)) {
         return Ok(vec![data]);
     }
+    if let (Prim::Contract(c), [lhs, rhs], [output]) = (prim, inputs, outputs)
+        && let Some(data) = scaled::eval(c, lhs, rhs, output)
+    {
+        return Ok(vec![data]);
+    }
+    if let Some(one) = single_element(prim, inputs, outputs) {
+        let values = eval_prim(prim, inputs, &[one], cx.registry.math())?;
+        return Ok(values.iter().zip(outputs).filter_map(|(value, ty)| fast::repeated(value, ty)).collect());
+    }
     // What could not be read is no work for the interpreter.
     inputs.iter().try_for_each(|data| data.content().check()).map_err(Diagnostic::unreadable)?;
     eval_prim(prim, inputs, outputs, cx.registry.math())
+}
+
+/// The type of one element of the result, if all are the same: a map of single numbers.
+fn single_element(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType]) -> Option<DenseType> {
+    let (Prim::Map(f), [output]) = (prim, outputs) else { return None };
+    let same = !f.uses_coord() && inputs.iter().all(|data| data.len() == 1);
+    (same && output.len() > 1).then(|| DenseType::new(output.dtype, vec![1; output.rank()]))
 }
 
 /// Whether a primitive of constants of these types is computed: it is not too much work, and the results are not
@@ -107,5 +129,31 @@ fn work(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]) -> u64 {
         Prim::Contract(c) => c.extents.iter().fold(1u64, |a, &e| a.saturating_mul(e)).saturating_mul(4),
         Prim::View(_) | Prim::Gather(_) | Prim::Concat { .. } => out.saturating_mul(2),
         Prim::Kernel(_) | Prim::Flow(_) | Prim::Extern(_) => out.saturating_mul(64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorc_ir::DType;
+    use tensorc_ir::scalar::{Scalar, ScalarFn};
+
+    use super::*;
+
+    #[test]
+    fn maps_of_single_numbers_have_the_values_of_the_interpreter() {
+        let registry = tensorc_ops::registry().expect("the operators agree with each other");
+        let cx = PassCx::new(&registry);
+        let number = TensorData::scalar(Scalar::f32(0.3));
+        for dtype in [DType::U8, DType::F16, DType::I32, DType::F32, DType::F64] {
+            let f = ScalarFn::build(&[DType::F32], |_, x| vec![(&x[0] * 7.0).cast(dtype)]).expect("a function");
+            let literal = ScalarFn::build(&[], |b, _| vec![b.number(dtype, 3.0)]).expect("a function");
+            for (f, inputs) in [(f, vec![&number]), (literal, vec![])] {
+                let (prim, output) = (Prim::Map(f.into()), DenseType::new(dtype, [3, 1, 5]));
+                let one = single_element(&prim, &inputs, std::slice::from_ref(&output));
+                assert_eq!(one, Some(DenseType::new(dtype, [1, 1, 1])));
+                let slow = eval_prim(&prim, &inputs, std::slice::from_ref(&output), registry.math());
+                assert_eq!(evaluated(&prim, &inputs, &[output], &cx).ok(), slow.ok(), "{dtype}");
+            }
+        }
     }
 }

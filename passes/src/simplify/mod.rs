@@ -51,7 +51,7 @@ impl Pass for Simplify {
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
         let reassociate = self.reassociate.unwrap_or(cx.options.reassociate);
         let approximate = self.approximate.unwrap_or(cx.options.approximate);
-        let mut rewriter = Rewriter::new(|label| match label {
+        let mut rewriter = Rewriter::knowing(&cx.bodies, |label| match label {
             Label::Exact => true,
             Label::Reassoc => reassociate,
             Label::Approx => approximate,

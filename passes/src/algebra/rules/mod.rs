@@ -11,6 +11,7 @@ mod sum;
 mod view;
 
 use egg::Id;
+use rustc_hash::FxHashMap;
 use tensorc_ir::DenseType;
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Scalar, ScalarFn, ScalarNode, ScalarOp};
@@ -145,22 +146,22 @@ pub(super) fn saturate(
 ) -> Vec<RuleApplication> {
     let mut made = vec![];
     let rules: Vec<(usize, &TensorRule)> = RULES.iter().enumerate().filter(|(i, _)| allowed(*i)).collect();
+    // What the rules saw when they were applied to an e-node; they need not be again before it changes.
+    let mut seen: FxHashMap<TensorTerm, Box<[(Id, u32)]>> = FxHashMap::default();
     for _ in 0..rounds {
         let before = (made.len(), space.egraph.total_number_of_nodes());
         for (class, terms) in space.snapshot() {
             for term in terms {
-                let Some((prim, ty)) = space.of(&term).map(|(p, t)| (p.clone(), t.clone())) else { continue };
-                if space.is_constant(class) || space.egraph.total_number_of_nodes() > limit {
+                let done = seen.get(&term).is_some_and(|seen| space.is_unchanged(seen));
+                if done || space.is_constant(class) || space.egraph.total_number_of_nodes() > limit {
                     continue;
                 }
-                let args: Args = term.args().iter().map(|a| space.find(*a)).collect();
-                let site = RuleSite { prim: &prim, ty: &ty, args: &args };
-                for (i, rule) in rules.iter().filter(|(_, r)| r.domain.holds(&ty)) {
-                    let Each(apply) = rule.apply else { continue };
-                    space.at_work = Some(Origin { rule: *i, site: class });
-                    for new in apply(space, &site) {
-                        unite(space, &mut made, *i, Equal { class, term: term.clone(), new });
-                    }
+                let Some((prim, ty)) = space.of(&term).map(|(p, t)| (p.clone(), t.clone())) else { continue };
+                space.begin_look();
+                apply_each(space, &rules, &mut made, (class, &term), (&prim, &ty));
+                match space.end_look() {
+                    Some(all) => drop(seen.insert(term, all)),
+                    None => drop(seen.remove(&term)),
                 }
             }
         }
@@ -184,9 +185,28 @@ pub(super) fn saturate(
     made
 }
 
+/// Applies the rules for single primitives to an e-node of a class.
+fn apply_each(
+    space: &mut TensorSpace,
+    rules: &[(usize, &TensorRule)],
+    made: &mut Vec<RuleApplication>,
+    (class, term): (Id, &TensorTerm),
+    (prim, ty): (&Prim, &DenseType),
+) {
+    let args: Args = term.args().iter().map(|a| space.find(*a)).collect();
+    let site = RuleSite { prim, ty, args: &args };
+    for (i, rule) in rules.iter().filter(|(_, r)| r.domain.holds(ty)) {
+        let Each(apply) = rule.apply else { continue };
+        space.at_work = Some(Origin { rule: *i, site: class });
+        for new in apply(space, &site) {
+            unite(space, made, *i, Equal { class, term: term.clone(), new });
+        }
+    }
+}
+
 fn unite(space: &mut TensorSpace, made: &mut Vec<RuleApplication>, rule: usize, equal: Equal) {
     let Equal { class, term, new } = equal;
-    if space.find(class) != space.find(new) && space.ty(class) == space.ty(new) {
+    if space.egraph.find(class) != space.egraph.find(new) && space.ty(class) == space.ty(new) {
         space.egraph.union(class, new);
         made.push(RuleApplication { rule, class, term, new });
     }

@@ -1,5 +1,7 @@
 //! Scales and shifts move through contractions into constant weights.
 
+use std::sync::Arc;
+
 use egg::Id;
 use tensorc_ir::index::{Atom, Index};
 use tensorc_ir::prim::{Contraction, Prim};
@@ -8,23 +10,23 @@ use tensorc_ir::views::in_bounds;
 use tensorc_ir::{Extent, Extents, TensorData};
 
 use super::RuleSite;
-use crate::algebra::affine::{Affine, affine};
+use crate::algebra::affine::Affine;
 use crate::algebra::space::{Args, TensorSpace, broadcast};
 
 /// A map that is affine in its only operand that is not constant, which has the shape of its result.
 struct AffineMap {
     variable: Id,
-    parts: Affine,
+    parts: Arc<Affine>,
     constants: Args,
 }
 
-fn affine_map(space: &TensorSpace, f: &ScalarFn, args: &[Id], dims: &Extents) -> Option<AffineMap> {
+fn affine_map(space: &mut TensorSpace, f: &Arc<ScalarFn>, args: &[Id], dims: &Extents) -> Option<AffineMap> {
     let varies = |i: &usize| !space.is_constant(args[*i]);
     let at = (0..args.len()).find(varies)?;
     if (at + 1..args.len()).any(|i| varies(&i)) || space.dims(args[at]) != dims {
         return None;
     }
-    let parts = affine(f, at)?;
+    let parts = space.affine(f, at)?;
     let constants = args.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, a)| *a).collect();
     Some(AffineMap { variable: args[at], parts, constants })
 }

@@ -7,6 +7,8 @@ mod apply;
 mod rule;
 mod term;
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use egg::Id;
 use rustc_hash::FxHashMap;
 use tensorc_ir::DType;
@@ -22,6 +24,10 @@ pub use apply::TermBuilder;
 pub use apply::build as build_term;
 pub use rule::{RuleTerm, ScalarRule, rules};
 pub use term::ScalarFacts;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Most repetitions of all rules.
 const MAX_ITERATIONS: usize = 8;
@@ -53,12 +59,20 @@ pub struct Rewritten {
     pub after: u64,
 }
 
+/// What became of bodies.
+type Done = Arc<Mutex<FxHashMap<ScalarFn, Option<Rewritten>>>>;
+
+/// What became of bodies by the labels that were allowed, for all rewriters of a compilation: the graph and the parts of it that are
+/// priced have the same bodies.
+#[derive(Clone, Debug, Default)]
+pub struct RewrittenBodies(Arc<Mutex<FxHashMap<[bool; 3], Done>>>);
+
 /// Rewrites bodies by the rules of some labels and remembers what became of each body.
 pub struct Rewriter {
     rules: Vec<&'static ScalarRule>,
     /// The rules whose pattern begins with an operation, casts to any type being one.
     by_op: FxHashMap<ScalarOp, Vec<usize>>,
-    done: FxHashMap<ScalarFn, Option<Rewritten>>,
+    done: Done,
 }
 
 impl Rewriter {
@@ -66,6 +80,16 @@ impl Rewriter {
     /// What is wrong with the rules.
     pub fn new(allowed: impl Fn(Label) -> bool) -> Result<Rewriter, String> {
         Ok(Rewriter::of(rules()?.iter().filter(|r| allowed(r.label))))
+    }
+
+    /// As [`Rewriter::new`], with what others found.
+    ///
+    /// # Errors
+    /// What is wrong with the rules.
+    pub fn knowing(bodies: &RewrittenBodies, allowed: impl Fn(Label) -> bool) -> Result<Rewriter, String> {
+        let labels = [Label::Exact, Label::Reassoc, Label::Approx].map(&allowed);
+        let done = lock(&bodies.0).entry(labels).or_default().clone();
+        Ok(Rewriter { done, ..Rewriter::new(allowed)? })
     }
 
     /// A rewriter with some rules only.
@@ -79,7 +103,7 @@ impl Rewriter {
                 _ => {}
             }
         }
-        Rewriter { rules, by_op, done: FxHashMap::default() }
+        Rewriter { rules, by_op, done: Done::default() }
     }
 
     /// A cheaper body with the same operands and, as far as the labels ask, the same results.
@@ -87,11 +111,11 @@ impl Rewriter {
     /// # Errors
     /// A fault of the rules: a replacement that is not well typed.
     pub fn rewrite(&mut self, body: &ScalarFn) -> Result<Option<Rewritten>, String> {
-        if let Some(known) = self.done.get(body) {
+        if let Some(known) = lock(&self.done).get(body) {
             return Ok(known.clone());
         }
         let found = self.search(body)?;
-        self.done.insert(body.clone(), found.clone());
+        lock(&self.done).insert(body.clone(), found.clone());
         Ok(found)
     }
 
