@@ -209,7 +209,7 @@ impl Report {
         unsafe { pack(&packing, w.as_ptr().cast(), &mut packed) };
         let bytes = 4.0 * (x.len() + w.len() + y.len()) as f64;
         let (x, packed, y) = match call.pass {
-            ConvPass::Packed(_) => (x, packed, y),
+            ConvPass::Packed(_) | ConvPass::PackedBytes => (x, packed, y),
             ConvPass::Forward | ConvPass::Bytes => (x, w, y),
             ConvPass::DataGradient => (y, w, x),
             ConvPass::FilterGradient => (x, y, w),
