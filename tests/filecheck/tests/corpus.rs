@@ -53,6 +53,11 @@ fn corpus() {
     if has_llvm(&tensorc) {
         features.push("llvm");
     }
+    // What tables of bytes take.
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx512dq") && std::arch::is_x86_feature_detected!("avx512vl") {
+        features.push("avx512");
+    }
     // What `--precision bf16` takes to run.
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx512bf16") {
