@@ -385,7 +385,7 @@ fn each(op: Op, to: &mut [u8], from: &[u8], y: impl Fn(usize) -> f32) {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     #![allow(clippy::expect_used, reason = "a failure is a failed test")]
 
     use tensorc_ir::interp::eval_prim;
@@ -393,7 +393,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in super::super) fn ramp(dims: &[u64]) -> TensorData {
+    fn ramp(dims: &[u64]) -> TensorData {
         TensorData::from_fn(DenseType::new(DType::F32, dims), |i| Scalar::f32((i * 7 % 31) as f32 / 8.0 - 1.5))
     }
 

@@ -77,10 +77,14 @@ mod tests {
 
     use tensorc_ir::interp::eval_prim;
     use tensorc_ir::prim::{ConvAlgorithm, Prim};
+    use tensorc_ir::scalar::Scalar;
 
     use super::super::fast::is_fast;
-    use super::super::fast::tests::ramp;
     use super::*;
+
+    fn ramp(dims: &[u64]) -> TensorData {
+        TensorData::from_fn(DenseType::new(DType::F32, dims), |i| Scalar::f32((i * 7 % 31) as f32 / 8.0 - 1.5))
+    }
 
     fn vars(axes: &[u32]) -> Vec<Index> {
         axes.iter().map(|a| Index::var(*a)).collect()

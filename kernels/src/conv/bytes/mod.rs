@@ -27,6 +27,9 @@ use terms::FilterTerms;
 
 /// Most bytes of what a tile reads of the image, about: they stay in the second-level cache.
 const STAGED_BYTES: usize = 448 * 1024;
+/// The same for filters that are not packed, and the form of what is staged with channels in fours: artifacts made before version
+/// 1.17 have memory and numbers of tasks for it.
+const STAGED_BYTES_UNPACKED: usize = 192 * 1024;
 /// Columns that a tile computes together.
 const STEP: usize = LANES / 2;
 /// Filters in whose time windows of one pixel are copied.
@@ -130,7 +133,7 @@ impl ByteTasks {
             row_blocks: EvenSplit::into(output[0], 1),
         };
         tasks.row_blocks = tasks.blocks_of_rows();
-        if !tasks.windows && tasks.halo[1] > 0 {
+        if tasks.packed && !tasks.windows && tasks.halo[1] > 0 {
             let (columns, filters) = (tasks.columns(), call.out_channels as usize);
             let plain = tasks.row_blocks;
             tasks.windows = true;
@@ -151,7 +154,8 @@ impl ByteTasks {
             true => (self.terms.groups() * self.output[1], 0),
             false => (self.phases[0] * self.phases[1] * self.terms.quads() * self.width(), self.halo[0]),
         };
-        let most = (STAGED_BYTES / (row * TERMS).max(1)).saturating_sub(halo).max(1);
+        let bytes = if self.packed { STAGED_BYTES } else { STAGED_BYTES_UNPACKED };
+        let most = (bytes / (row * TERMS).max(1)).saturating_sub(halo).max(1);
         EvenSplit::by(self.output[0], most.max(2 * halo))
     }
 
@@ -185,10 +189,10 @@ impl ByteTasks {
     }
 
     /// Elements of four bytes in each part of scratch: positions of taps; planes and windows; what a panel needs.
-    fn parts(&self) -> [usize; 7] {
+    fn parts(&self) -> [usize; 5] {
         let [planes, windows] = staging::sizes(self, self.row_blocks.longest());
-        let [packed, narrowed, excess, sorted] = PanelScratch::sizes(self.terms, self.packed);
-        [self.terms.taps, planes, windows, packed, narrowed, excess, sorted]
+        let [weights, excess] = PanelScratch::sizes(self.terms);
+        [self.terms.taps, planes, windows, weights, excess]
     }
 
     fn scratch(&self) -> usize {
@@ -216,12 +220,11 @@ pub(super) unsafe fn run(
     let (row_blocks, filter_blocks) = (tasks_of.row_blocks.parts(), tasks_of.filter_blocks.parts());
     let strides = call.image_strides().map(|n| n as usize);
     let mut end = 0;
-    let [runs, planes, windows, packed, narrowed, excess, sorted] = tasks_of.parts().map(|part| {
+    let [runs, planes, windows, weights, excess] = tasks_of.parts().map(|part| {
         end += part;
         scratch.wrapping_add(end - part)
     });
-    let panel =
-        PanelScratch { packed: packed.cast(), narrowed: narrowed.cast(), excess: [excess.cast(), sorted.cast()] };
+    let panel = PanelScratch { weights: weights.cast(), excess: excess.cast() };
     // SAFETY: passed on from the caller.
     let mut block_sums = unsafe { SumBlock::new(epilogue) };
     let mut staged = None;

@@ -14,18 +14,16 @@ const NARROWED_COLS: usize = INTEGER_COLS;
 /// Memory for a panel.
 #[derive(Clone, Copy)]
 pub(super) struct PanelScratch {
-    /// Filters that are packed on the way; nothing if they are packed.
-    pub packed: *mut i8,
-    pub narrowed: *mut i8,
-    /// Places and values of what narrowed weights had beyond, in the order of the weights, then by filter.
-    pub excess: [*mut [i32; 2]; 2],
+    /// Filters that are packed on the way, or narrowed.
+    pub weights: *mut i8,
+    /// Places and values of what narrowed weights had beyond.
+    pub excess: *mut [i32; 2],
 }
 
 impl PanelScratch {
     /// Elements of four bytes of each part.
-    pub fn sizes(terms: FilterTerms, packed: bool) -> [usize; 4] {
-        let (panel, excess) = (MR * terms.groups(), 2 * most_excess(terms));
-        [if packed { 0 } else { panel }, panel, excess, excess]
+    pub fn sizes(terms: FilterTerms) -> [usize; 2] {
+        [MR * terms.groups(), 2 * most_excess(terms)]
     }
 }
 
@@ -60,38 +58,39 @@ impl FilterPanel {
         place: impl Fn(usize) -> usize,
     ) -> FilterPanel {
         let rows = filters.len();
-        let weights = match packed {
+        let from = match packed {
             true => weights.wrapping_add(filters.start * terms.groups() * TERMS),
+            false => weights.wrapping_add(filters.start * terms.count()),
+        };
+        let pack = || match packed {
+            true => from,
             false => {
                 // SAFETY: by the caller's contract.
-                unsafe {
-                    pack_panel(terms, rows, weights.wrapping_add(filters.start * terms.count()), scratch.packed);
-                }
-                scratch.packed
+                unsafe { pack_panel(terms, rows, from, scratch.weights) };
+                scratch.weights.cast_const()
             }
         };
-        let plain = FilterPanel { weights, filters: rows, excess: scratch.excess[1], ends: None };
+        let plain = FilterPanel { weights: pack(), filters: rows, excess: scratch.excess, ends: None };
         if !level.widens() || columns < NARROWED_COLS {
             return plain;
         }
         let mut found = 0;
         let row = NarrowedRow {
-            from: weights,
+            from: plain.weights,
             terms: rows * terms.groups() * TERMS,
-            to: scratch.narrowed,
-            excess: scratch.excess[0],
+            to: scratch.weights,
+            excess: scratch.excess,
             room: most_excess(terms),
             found: &raw mut found,
         };
-        // SAFETY: by the caller's contract; so many are listed as are found, which both lists have room for.
+        // SAFETY: by the caller's contract; so many are listed as are found.
         unsafe {
             level.narrowed_row(&row);
             if found > row.room {
-                return plain;
+                return FilterPanel { weights: pack(), ..plain };
             }
-            let listed = core::slice::from_raw_parts(scratch.excess[0], found);
-            let ends = by_filter(listed, rows, scratch.excess[1], place);
-            FilterPanel { weights: scratch.narrowed, ends: Some(ends), ..plain }
+            let ends = by_filter(core::slice::from_raw_parts_mut(scratch.excess, found), rows, place);
+            FilterPanel { weights: scratch.weights, ends: Some(ends), ..plain }
         }
     }
 
@@ -118,29 +117,26 @@ impl FilterPanel {
     }
 }
 
-/// Sorts a list of (place in a panel, value) by filter, as (place of the column, value); where the list of each filter ends.
-///
-/// # Safety
-/// `to` has room for the list.
-unsafe fn by_filter(
-    listed: &[[i32; 2]],
-    rows: usize,
-    to: *mut [i32; 2],
-    place: impl Fn(usize) -> usize,
-) -> [usize; MR] {
+/// Makes a list of (place in a panel, value) one of (place of the column, value), in the order of filters; where each filter's end.
+fn by_filter(listed: &mut [[i32; 2]], rows: usize, place: impl Fn(usize) -> usize) -> [usize; MR] {
     let filter = |at: i32| at as usize / TERMS % rows;
     let mut ends = [0; MR];
     listed.iter().for_each(|[at, _]| ends[filter(*at)] += 1);
-    let mut before = 0;
-    for end in &mut ends {
-        (*end, before) = (before, before + *end);
+    let (mut next, mut before) = ([0; MR], 0);
+    for (next, end) in next.iter_mut().zip(&mut ends) {
+        (*next, *end) = (before, before + *end);
+        before = *end;
     }
-    for [at, value] in listed {
-        let end = &mut ends[filter(*at)];
-        let column = place(*at as usize / TERMS / rows) + *at as usize % TERMS;
-        // SAFETY: by the caller's contract: each has a position of its own.
-        unsafe { to.add(*end).write([column as i32, *value]) };
-        *end += 1;
+    for of in 0..rows {
+        while next[of] < ends[of] {
+            let at = next[of];
+            let other = filter(listed[at][0]);
+            listed.swap(at, next[other]);
+            next[other] += 1;
+        }
+    }
+    for [at, _] in listed {
+        *at = (place(*at as usize / TERMS / rows) + *at as usize % TERMS) as i32;
     }
     ends
 }

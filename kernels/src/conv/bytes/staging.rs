@@ -35,8 +35,10 @@ pub(super) fn sizes(t: &ByteTasks, rows: usize) -> [usize; 2] {
         true => planes * t.terms.quads(),
         false => (planes * t.terms.channels).div_ceil(TERMS),
     };
-    let windows = if t.windows { t.terms.groups() * rows * t.output[1] + INTEGER_COLS + COPIED } else { 0 };
-    [planes + INTEGER_COLS + COPIED, windows]
+    match t.windows {
+        true => [planes + 2 * COPIED, t.terms.groups() * rows * t.output[1] + INTEGER_COLS + COPIED],
+        false => [planes + INTEGER_COLS + 1, 0],
+    }
 }
 
 impl Staging<'_> {
