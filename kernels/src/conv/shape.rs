@@ -35,7 +35,14 @@ fn pair(p: [u64; 2]) -> [usize; 2] {
 impl WindowShape {
     /// The convolution that `call` describes, whatever is computed of it.
     pub(crate) fn forward(call: &Conv2d) -> Self {
-        let mut shape = WindowShape {
+        let mut shape = WindowShape::stated(call);
+        shape.flatten();
+        shape
+    }
+
+    /// As [`WindowShape::forward`], with rows and columns of pointwise ones as well.
+    pub(crate) fn stated(call: &Conv2d) -> Self {
+        WindowShape {
             batch: call.batch as usize,
             groups: call.groups as usize,
             in_channels: call.in_channels as usize,
@@ -48,9 +55,7 @@ impl WindowShape {
             pads: pair(call.pads),
             pointwise: call.is_pointwise(),
             images: pair(call.image_strides()),
-        };
-        shape.flatten();
-        shape
+        }
     }
 
     fn flatten(&mut self) {

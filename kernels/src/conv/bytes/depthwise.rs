@@ -7,6 +7,7 @@ use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvPass};
 
+use super::super::WindowShape;
 use super::ByteTensors;
 use super::staging::{COPIED, copy_whole};
 use crate::blocking::{EvenSplit, row_panels, tasks_worth};
@@ -21,14 +22,8 @@ const TASK_TERMS: f64 = 200_000.0;
 
 /// The division of a convolution into tasks.
 pub(super) struct DepthwiseTasks {
-    batch: usize,
+    shape: WindowShape,
     packed: bool,
-    input: [usize; 2],
-    output: [usize; 2],
-    kernel: [usize; 2],
-    strides: [usize; 2],
-    dilations: [usize; 2],
-    pads: [usize; 2],
     /// Channels that are computed together.
     panels: EvenSplit,
     row_blocks: EvenSplit,
@@ -36,51 +31,47 @@ pub(super) struct DepthwiseTasks {
 
 impl DepthwiseTasks {
     pub fn new(call: &Conv2d) -> DepthwiseTasks {
-        let pair = |of: [u64; 2]| of.map(|n| n as usize);
-        let (batch, panels) = (call.batch as usize, row_panels(call.groups as usize));
+        let shape = WindowShape::stated(call);
+        let (batch, panels) = (shape.batch, row_panels(shape.groups));
         let mut tasks = DepthwiseTasks {
-            batch,
+            shape,
             packed: call.pass == ConvPass::PackedBytes,
-            input: pair(call.input),
-            output: pair(call.output),
-            kernel: pair(call.kernel),
-            strides: pair(call.strides),
-            dilations: pair(call.dilations),
-            pads: pair(call.pads),
             panels,
             row_blocks: EvenSplit::into(0, 1),
         };
-        let rows = tasks.output[0];
-        let most = (STAGED_BYTES / (MR * tasks.strides[0] * tasks.width()).max(1)).max(1);
+        let rows = tasks.shape.output[0];
+        let most = (STAGED_BYTES / (MR * tasks.shape.strides[0] * tasks.width()).max(1)).max(1);
         let wanted = tasks_worth(call.products() as f64 / TASK_TERMS, TASKS).div_ceil((batch * panels.parts()).max(1));
         tasks.row_blocks = EvenSplit::into(rows, rows.div_ceil(most).max(wanted));
         tasks
     }
 
     pub fn tasks(&self) -> usize {
-        let has_elements = self.output.iter().all(|n| *n > 0) && self.panels.longest() > 0;
-        if has_elements { self.batch * self.row_blocks.parts() * self.panels.parts() } else { 0 }
+        let has_elements = self.shape.output.iter().all(|n| *n > 0) && self.panels.longest() > 0;
+        if has_elements { self.shape.batch * self.row_blocks.parts() * self.panels.parts() } else { 0 }
     }
 
     /// Bytes of a row that is copied.
     fn width(&self) -> usize {
-        self.output[1].saturating_sub(1) * self.strides[1] + (self.kernel[1] - 1) * self.dilations[1] + 1
+        self.shape.output[1].saturating_sub(1) * self.shape.strides[1]
+            + (self.shape.kernel[1] - 1) * self.shape.dilations[1]
+            + 1
     }
 
     /// Rows that are copied for so many of the result.
     fn height(&self, rows: usize) -> usize {
-        rows.saturating_sub(1) * self.strides[0] + (self.kernel[0] - 1) * self.dilations[0] + 1
+        rows.saturating_sub(1) * self.shape.strides[0] + (self.shape.kernel[0] - 1) * self.shape.dilations[0] + 1
     }
 
     /// Weights of a filter in the packed form.
     fn weights(&self) -> usize {
-        self.kernel[0] * self.kernel[1].next_multiple_of(TERMS)
+        self.shape.kernel[0] * self.shape.kernel[1].next_multiple_of(TERMS)
     }
 
     /// Bytes of copied planes and of packed filters.
     fn parts(&self) -> [usize; 2] {
         // What taps that there are not read is multiplied with 0.
-        let beyond = TERMS * self.dilations[1] + LANES * self.strides[1] + READABLE;
+        let beyond = TERMS * self.shape.dilations[1] + LANES * self.shape.strides[1] + READABLE;
         let planes = MR * self.height(self.row_blocks.longest()) * self.width() + beyond;
         [planes.next_multiple_of(TERMS), if self.packed { 0 } else { MR * self.weights() }]
     }
@@ -127,8 +118,8 @@ pub(super) unsafe fn run(
 ) {
     let t = DepthwiseTasks::new(call);
     let (panels, row_blocks) = (t.panels.parts(), t.row_blocks.parts());
-    let strides = call.image_strides().map(|n| n as usize);
-    let end = tensors.x.wrapping_add(t.batch.saturating_sub(1) * strides[0] + call.image_sizes()[0] as usize);
+    let strides = t.shape.images;
+    let end = tensors.x.wrapping_add(t.shape.batch.saturating_sub(1) * strides[0] + call.image_sizes()[0] as usize);
     let planes: *mut u8 = scratch.cast();
     let weights: *mut i8 = planes.wrapping_add(t.parts()[0]).cast();
     // SAFETY: passed on from the caller.
@@ -142,7 +133,7 @@ pub(super) unsafe fn run(
             let filters = match t.packed {
                 true => filters.wrapping_add(channels.start * t.weights()),
                 false => {
-                    let from = filters.wrapping_add(channels.start * t.kernel[0] * t.kernel[1]);
+                    let from = filters.wrapping_add(channels.start * t.shape.kernel[0] * t.shape.kernel[1]);
                     pack(call, channels.len(), from, weights);
                     weights.cast_const()
                 }
@@ -158,7 +149,7 @@ pub(super) unsafe fn run(
                 filters,
                 y: tensors.y.wrapping_add(image * strides[1]),
             };
-            if level.reads_outside(t.kernel[1].div_ceil(TERMS), t.strides[1], t.dilations[1]) {
+            if level.reads_outside(t.shape.kernel[1].div_ceil(TERMS), t.shape.strides[1], t.shape.dilations[1]) {
                 work.multiply(level, &Images::InPlace, &mut block);
             } else {
                 work.stage();
@@ -201,18 +192,18 @@ impl DepthwiseWork<'_> {
     unsafe fn stage(&self) {
         let t = self.t;
         let (height, width) = (t.height(self.rows.len()), t.width());
-        let left = t.pads[1].min(width);
-        let inside = t.input[1].min(width - left);
+        let left = t.shape.pads[1].min(width);
+        let inside = t.shape.input[1].min(width - left);
         for (i, channel) in self.channels.clone().enumerate() {
-            let x = self.x.wrapping_add(channel * t.input[0] * t.input[1]);
+            let x = self.x.wrapping_add(channel * t.shape.input[0] * t.shape.input[1]);
             for row in 0..height {
                 let to = self.planes.wrapping_add(i * self.plane() + row * width);
-                let y = (self.rows.start * t.strides[0] + row).wrapping_sub(t.pads[0]);
-                let from = x.wrapping_add(y.wrapping_mul(t.input[1]));
+                let y = (self.rows.start * t.shape.strides[0] + row).wrapping_sub(t.shape.pads[0]);
+                let from = x.wrapping_add(y.wrapping_mul(t.shape.input[1]));
                 // SAFETY: by the caller's contract: planes have room for whole parts, and what is written behind a row is
                 // overwritten by the next one.
                 unsafe {
-                    if y >= t.input[0] || inside == 0 {
+                    if y >= t.shape.input[0] || inside == 0 {
                         zeros(to, width);
                         continue;
                     }
@@ -234,9 +225,9 @@ impl DepthwiseWork<'_> {
     /// # Safety
     /// They are staged if they are read from the copies, and the result is writable.
     unsafe fn multiply(&self, level: IsaLevel, images: &Images, block: &mut SumBlock) {
-        let (t, pixels) = (self.t, self.t.output[1]);
-        let places = places(t.strides[1], t.dilations[1]);
-        let plane = t.output[0] * pixels;
+        let (t, pixels) = (self.t, self.t.shape.output[1]);
+        let places = places(t.shape.strides[1], t.shape.dilations[1]);
+        let plane = t.shape.output[0] * pixels;
         let y = self.y.wrapping_add(self.channels.start * plane);
         // Whole rows, or parts of one.
         let together = (SumBlock::COLS / pixels).max(1);
@@ -249,23 +240,23 @@ impl DepthwiseWork<'_> {
                 for (i, channel) in self.channels.clone().enumerate() {
                     let (x, image, row, pads) = match images {
                         Images::InPlace => {
-                            let x = self.x.wrapping_add(channel * t.input[0] * t.input[1]);
-                            (x, t.input, self.rows.start + rows.start, t.pads)
+                            let x = self.x.wrapping_add(channel * t.shape.input[0] * t.shape.input[1]);
+                            (x, t.shape.input, self.rows.start + rows.start, t.shape.pads)
                         }
                         Images::Copied => {
                             let image = [t.height(self.rows.len()), t.width()];
                             (self.planes.wrapping_add(i * self.plane()).cast_const(), image, rows.start, [0; 2])
                         }
                     };
-                    let at = [row * t.strides[0], columns.start * t.strides[1]];
+                    let at = [row * t.shape.strides[0], columns.start * t.shape.strides[1]];
                     let part = ByteRows {
                         x,
                         image,
                         first: [0, 1].map(|d| at[d] as isize - pads[d] as isize),
-                        step: t.strides,
-                        dilation: t.dilations,
+                        step: t.shape.strides,
+                        dilation: t.shape.dilations,
                         places: &places,
-                        taps: [t.kernel[0], t.kernel[1].div_ceil(TERMS)],
+                        taps: [t.shape.kernel[0], t.shape.kernel[1].div_ceil(TERMS)],
                         w: self.filters.wrapping_add(i * t.weights()),
                         rows: rows.len(),
                         pixels: columns.len(),

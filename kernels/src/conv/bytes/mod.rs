@@ -15,6 +15,7 @@ use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvPass};
 
+use super::WindowShape;
 use crate::blocking::{EvenSplit, tasks_worth};
 use crate::epilogue::{EpilogueCall, SumBlock};
 use crate::gemm::{TASK_FLOPS, TASKS};
@@ -86,16 +87,10 @@ pub(super) unsafe fn pack(call: &Conv2d, units: Range<usize>, src: *const i8, ds
 
 /// The division of a convolution into tasks, and the form of what is staged.
 struct ByteTasks {
-    batch: usize,
+    shape: WindowShape,
     terms: FilterTerms,
     /// Whether filters are in their packed form.
     packed: bool,
-    input: [usize; 2],
-    output: [usize; 2],
-    kernel: [usize; 2],
-    strides: [usize; 2],
-    dilations: [usize; 2],
-    pads: [usize; 2],
     /// Planes along rows and along columns.
     phases: [usize; 2],
     /// How many rows and columns a plane has more than the result.
@@ -110,27 +105,19 @@ struct ByteTasks {
 
 impl ByteTasks {
     fn new(call: &Conv2d) -> ByteTasks {
-        let pair = |of: [u64; 2]| of.map(|n| n as usize);
-        let (kernel, strides, dilations) = (pair(call.kernel), pair(call.strides), pair(call.dilations));
-        let (output, terms, panels) = (pair(call.output), FilterTerms::new(call), terms::panels(call));
-        let last = |d: usize| kernel[d].saturating_sub(1) * dilations[d];
+        let (shape, terms, panels) = (WindowShape::stated(call), FilterTerms::new(call), terms::panels(call));
+        let last = |d: usize| shape.kernel[d].saturating_sub(1) * shape.dilations[d];
         // Taps a multiple of the stride apart read the same plane.
         let mut tasks = ByteTasks {
-            batch: call.batch as usize,
+            shape,
             terms,
             packed: call.pass == ConvPass::PackedBytes,
-            input: pair(call.input),
-            output,
-            kernel,
-            strides,
-            dilations,
-            pads: pair(call.pads),
-            phases: [0, 1].map(|d| strides[d].min(last(d) + 1)),
-            halo: [0, 1].map(|d| last(d) / strides[d]),
+            phases: [0, 1].map(|d| shape.strides[d].min(last(d) + 1)),
+            halo: [0, 1].map(|d| last(d) / shape.strides[d]),
             windows: !terms.by_channels(),
             panels,
             filter_blocks: panels,
-            row_blocks: EvenSplit::into(output[0], 1),
+            row_blocks: EvenSplit::into(shape.output[0], 1),
         };
         tasks.row_blocks = tasks.blocks_of_rows();
         if tasks.packed && !tasks.windows && tasks.halo[1] > 0 {
@@ -143,7 +130,7 @@ impl ByteTasks {
             }
         }
         let wanted = tasks_worth(call.flops() as f64 / (SPEED * TASK_FLOPS), TASKS);
-        let others = tasks.batch * tasks.row_blocks.parts();
+        let others = tasks.shape.batch * tasks.row_blocks.parts();
         tasks.filter_blocks = EvenSplit::into(panels.parts(), wanted.div_ceil(others.max(1)));
         tasks
     }
@@ -151,12 +138,12 @@ impl ByteTasks {
     /// Rows of the result whose windows fit the cache.
     fn blocks_of_rows(&self) -> EvenSplit {
         let (row, halo) = match self.windows {
-            true => (self.terms.groups() * self.output[1], 0),
+            true => (self.terms.groups() * self.shape.output[1], 0),
             false => (self.phases[0] * self.phases[1] * self.terms.quads() * self.width(), self.halo[0]),
         };
         let bytes = if self.packed { STAGED_BYTES } else { STAGED_BYTES_UNPACKED };
         let most = (bytes / (row * TERMS).max(1)).saturating_sub(halo).max(1);
-        EvenSplit::by(self.output[0], most.max(2 * halo))
+        EvenSplit::by(self.shape.output[0], most.max(2 * halo))
     }
 
     /// Columns that tiles compute of an image.
@@ -168,19 +155,19 @@ impl ByteTasks {
     /// Columns of so many rows, up to the last pixel.
     fn tiled(&self, rows: usize) -> usize {
         match self.windows {
-            true => rows * self.output[1],
+            true => rows * self.shape.output[1],
             false => rows * self.width() - self.halo[1],
         }
     }
 
     fn tasks(&self) -> usize {
-        let has_elements = self.output.iter().all(|n| *n > 0) && self.panels.longest() > 0;
-        if has_elements { self.batch * self.row_blocks.parts() * self.filter_blocks.parts() } else { 0 }
+        let has_elements = self.shape.output.iter().all(|n| *n > 0) && self.panels.longest() > 0;
+        if has_elements { self.shape.batch * self.row_blocks.parts() * self.filter_blocks.parts() } else { 0 }
     }
 
     /// Columns of a row of a plane.
     fn width(&self) -> usize {
-        self.output[1] + self.halo[1]
+        self.shape.output[1] + self.halo[1]
     }
 
     /// Elements of a plane, for so many rows of the result.
@@ -218,7 +205,7 @@ pub(super) unsafe fn run(
     }
     let tasks_of = ByteTasks::new(call);
     let (row_blocks, filter_blocks) = (tasks_of.row_blocks.parts(), tasks_of.filter_blocks.parts());
-    let strides = call.image_strides().map(|n| n as usize);
+    let strides = tasks_of.shape.images;
     let mut end = 0;
     let [runs, planes, windows, weights, excess] = tasks_of.parts().map(|part| {
         end += part;
@@ -288,7 +275,7 @@ impl ByteWork<'_> {
     fn place(&self, group: usize) -> usize {
         let (t, terms, rows) = (self.staging.t, self.staging.t.terms, self.staging.rows.len());
         if t.windows {
-            return group * rows * t.output[1] * TERMS;
+            return group * rows * t.shape.output[1] * TERMS;
         }
         let (tap, channel) = (terms.first(group) / terms.channels, terms.first(group) % terms.channels);
         (self.staging.start(tap, terms.quads()) + channel / TERMS * t.plane(rows)) * TERMS
@@ -296,7 +283,7 @@ impl ByteWork<'_> {
 
     /// Pixels of the rows before a column.
     fn pixels(&self, column: usize) -> usize {
-        let (width, pixels) = (self.staging.t.width(), self.staging.t.output[1]);
+        let (width, pixels) = (self.staging.t.width(), self.staging.t.shape.output[1]);
         if self.has_gaps() { column / width * pixels + pixels.min(column % width) } else { column }
     }
 
@@ -312,9 +299,9 @@ impl ByteWork<'_> {
     unsafe fn multiply(&self, panels: Range<usize>, block: &mut SumBlock) {
         let (t, level) = (self.staging.t, self.staging.level);
         let total = t.tiled(self.staging.rows.len());
-        let plane = t.output[0] * t.output[1];
+        let plane = t.shape.output[0] * t.shape.output[1];
         for filters in panels.map(|panel| t.panels.range(panel)) {
-            let first = self.staging.rows.start * t.output[1];
+            let first = self.staging.rows.start * t.shape.output[1];
             let y = self.y.wrapping_add(filters.start * plane + first);
             let (weights, place) = ((self.filters, t.packed), |group| self.place(group));
             // SAFETY: passed on from the caller.
@@ -352,7 +339,7 @@ impl ByteWork<'_> {
     /// # Safety
     /// They are known, and so many are writable.
     unsafe fn keep(&self, sums: &[MaybeUninit<i32>], first: usize, y: *mut i32) {
-        let pixels = self.staging.t.output[1];
+        let pixels = self.staging.t.shape.output[1];
         let width = if self.has_gaps() { self.staging.t.width() } else { pixels };
         let (mut at, mut done) = (0, 0);
         while at < sums.len() {
@@ -375,7 +362,7 @@ impl ByteWork<'_> {
         // SAFETY: `stage` has written them.
         let taps = unsafe { core::slice::from_raw_parts(self.runs.cast_const(), terms.taps) };
         let (staged, parts, runs, b_step) = match t.windows {
-            true => (self.staging.windows, terms.parts(), &[0][..], rows * t.output[1]),
+            true => (self.staging.windows, terms.parts(), &[0][..], rows * t.shape.output[1]),
             false => (self.staging.planes, terms.quad_parts(), taps, t.plane(rows)),
         };
         let b = staged.wrapping_add(column * TERMS).cast_const();

@@ -36,7 +36,7 @@ pub(super) fn sizes(t: &ByteTasks, rows: usize) -> [usize; 2] {
         false => (planes * t.terms.channels).div_ceil(TERMS),
     };
     match t.windows {
-        true => [planes + 2 * COPIED, t.terms.groups() * rows * t.output[1] + INTEGER_COLS + COPIED],
+        true => [planes + 2 * COPIED, t.terms.groups() * rows * t.shape.output[1] + INTEGER_COLS + COPIED],
         false => [planes + INTEGER_COLS + 1, 0],
     }
 }
@@ -50,9 +50,9 @@ impl Staging<'_> {
     /// Elements of planes before what a tap reads of the first pixel, if there are so many planes for each phase.
     pub fn start(&self, tap: usize, planes: usize) -> usize {
         let t = self.t;
-        let at = [tap / t.kernel[1] * t.dilations[0], tap % t.kernel[1] * t.dilations[1]];
-        let [row, column] = [0, 1].map(|d| at[d] / t.strides[d]);
-        let phase = at[0] % t.strides[0] * t.phases[1] + at[1] % t.strides[1];
+        let at = [tap / t.shape.kernel[1] * t.shape.dilations[0], tap % t.shape.kernel[1] * t.shape.dilations[1]];
+        let [row, column] = [0, 1].map(|d| at[d] / t.shape.strides[d]);
+        let phase = at[0] % t.shape.strides[0] * t.phases[1] + at[1] % t.shape.strides[1];
         phase * planes * self.plane() + row * t.width() + column
     }
 
@@ -68,7 +68,7 @@ impl Staging<'_> {
         };
         for (phase, plane) in (0..t.phases[0] * t.phases[1]).flat_map(|phase| (0..planes).map(move |at| (phase, at))) {
             let to = self.planes.wrapping_add((phase * planes + plane) * self.plane() * bytes);
-            let x = self.x.wrapping_add(plane * bytes * t.input[0] * t.input[1]);
+            let x = self.x.wrapping_add(plane * bytes * t.shape.input[0] * t.shape.input[1]);
             let phase = [phase / t.phases[1], phase % t.phases[1]];
             // SAFETY: the channels are the image's, and the planes have room for them.
             unsafe {
@@ -94,25 +94,25 @@ impl Staging<'_> {
         let count = self.rows.len() + t.halo[0];
         // SAFETY: what is read lies in the image, and what is written in the plane.
         unsafe {
-            let whole = width == t.input[1] && self.rows.start + count <= t.input[0];
-            if whole && t.strides == [1; 2] && t.pads == [0; 2] {
+            let whole = width == t.shape.input[1] && self.rows.start + count <= t.shape.input[0];
+            if whole && t.shape.strides == [1; 2] && t.shape.pads == [0; 2] {
                 return self.pixels::<N>(x, self.rows.start * width, count * width, to);
             }
             // Columns of the plane that lie in the image.
-            let first = (t.pads[1].saturating_sub(phase[1])).div_ceil(t.strides[1]).min(width);
-            let inside = t.input[1] + t.pads[1];
-            let last = inside.saturating_sub(phase[1]).div_ceil(t.strides[1]).clamp(first, width);
+            let first = (t.shape.pads[1].saturating_sub(phase[1])).div_ceil(t.shape.strides[1]).min(width);
+            let inside = t.shape.input[1] + t.shape.pads[1];
+            let last = inside.saturating_sub(phase[1]).div_ceil(t.shape.strides[1]).clamp(first, width);
             for row in 0..count {
                 let to = to.wrapping_add(row * width * N);
-                let padded = (self.rows.start + row) * t.strides[0] + phase[0];
-                let y = padded.wrapping_sub(t.pads[0]);
-                if y >= t.input[0] || first == last {
+                let padded = (self.rows.start + row) * t.shape.strides[0] + phase[0];
+                let y = padded.wrapping_sub(t.shape.pads[0]);
+                if y >= t.shape.input[0] || first == last {
                     to.write_bytes(0, width * N);
                     continue;
                 }
-                let column = first * t.strides[1] + phase[1] - t.pads[1];
+                let column = first * t.shape.strides[1] + phase[1] - t.shape.pads[1];
                 to.write_bytes(0, first * N);
-                self.pixels::<N>(x, y * t.input[1] + column, last - first, to.wrapping_add(first * N));
+                self.pixels::<N>(x, y * t.shape.input[1] + column, last - first, to.wrapping_add(first * N));
                 to.wrapping_add(last * N).write_bytes(0, (width - last) * N);
             }
         }
@@ -123,11 +123,11 @@ impl Staging<'_> {
     /// # Safety
     /// They lie in the image, and `to` has room for them.
     unsafe fn pixels<const N: usize>(&self, x: *const u8, from: usize, count: usize, to: *mut u8) {
-        let (from, step) = (x.wrapping_add(from), self.t.strides[1]);
+        let (from, step) = (x.wrapping_add(from), self.t.shape.strides[1]);
         // SAFETY: by the caller's contract.
         unsafe {
             if N == TERMS {
-                let plane = self.t.input[0] * self.t.input[1];
+                let plane = self.t.shape.input[0] * self.t.shape.input[1];
                 let rows = core::array::from_fn(|term| from.wrapping_add(term * plane));
                 let step = step as isize;
                 return self.level.integer_group(&IntegerGroup { terms: TERMS, rows, step, cols: count, to });
@@ -151,7 +151,7 @@ impl Staging<'_> {
     /// The planes have been written, and there is room for the windows.
     unsafe fn copy_windows(&self) {
         let (t, terms) = (self.t, self.t.terms);
-        let (pixels, rows) = (t.output[1], self.rows.len());
+        let (pixels, rows) = (t.shape.output[1], self.rows.len());
         let by_channels = terms.by_channels();
         let place = |term: usize| {
             let (tap, channel) = (term / terms.channels, term % terms.channels);
