@@ -18,7 +18,10 @@ pub const GEMM: Routine = Routine {
     read: |words| words.first_chunk().map(|words| Contraction::Gemm(BatchedGemm::from_words(words))),
     tasks: |call| if let Contraction::Gemm(c) = call { gemm_tasks(c) } else { 0 },
     scratch: |call, _, prologue| if let Contraction::Gemm(c) = call { gemm_scratch(c, prologue) } else { 0 },
-    affinity: |call| if let Contraction::Gemm(c) = call { gemm_affinity(c) } else { 1 },
+    affinity: |call, computed| match call {
+        Contraction::Gemm(c) if computed => gemm_affinity(c),
+        _ => 1,
+    },
     run: run_gemm,
 };
 
@@ -26,7 +29,7 @@ pub const GEMM: Routine = Routine {
 pub const GEMM_F64: Routine = Routine {
     tasks: |call| if let Contraction::Gemm(c) = call { double_tasks(c) } else { 0 },
     scratch: |call, _, _| if let Contraction::Gemm(c) = call { double_scratch(c) } else { 0 },
-    affinity: |_| 1,
+    affinity: |_, _| 1,
     run: run_gemm_f64,
     ..GEMM
 };
@@ -35,7 +38,7 @@ pub const GEMM_F64: Routine = Routine {
 pub const GEMM_BYTES: Routine = Routine {
     tasks: |call| if let Contraction::Gemm(c) = call { integer_tasks(c) } else { 0 },
     scratch: |call, _, _| if let Contraction::Gemm(c) = call { integer_scratch(c) } else { 0 },
-    affinity: |_| 1,
+    affinity: |_, _| 1,
     run: run_gemm_bytes,
     ..GEMM
 };
@@ -44,7 +47,7 @@ pub const GEMM_BYTES: Routine = Routine {
 pub const GEMM_BLOCKED: Routine = Routine {
     tasks: |call| if let Contraction::Gemm(c) = call { quantised_tasks(c) } else { 0 },
     scratch: |call, _, _| if let Contraction::Gemm(c) = call { quantised_scratch(c) } else { 0 },
-    affinity: |_| 1,
+    affinity: |_, _| 1,
     run: run_gemm_blocked,
     ..GEMM
 };
@@ -53,7 +56,10 @@ pub const GEMM_BLOCKED: Routine = Routine {
 pub const GEMM_BF16: Routine = Routine {
     tasks: |call| if let Contraction::Gemm(c) = call { rounded_tasks(c) } else { 0 },
     scratch: |call, _, _| if let Contraction::Gemm(c) = call { rounded_scratch(c) } else { 0 },
-    affinity: |call| if let Contraction::Gemm(c) = call { rounded_affinity(c) } else { 1 },
+    affinity: |call, computed| match call {
+        Contraction::Gemm(c) if computed => rounded_affinity(c),
+        _ => 1,
+    },
     run: run_gemm_bf16,
     ..GEMM
 };
@@ -63,7 +69,7 @@ pub const ATTENTION: Routine = Routine {
     read: |words| words.first_chunk().map(|words| Contraction::Attention(Attention::from_words(words))),
     tasks: |call| if let Contraction::Attention(c) = call { attention_tasks(c) } else { 0 },
     scratch: |call, args, _| if let Contraction::Attention(c) = call { attention_scratch(c, args) } else { 0 },
-    affinity: |_| 1,
+    affinity: |_, _| 1,
     run: run_attention::<false>,
 };
 
@@ -80,7 +86,10 @@ macro_rules! convolution {
                 Contraction::Conv(c) => conv_scratch_by(ConvVariant::$way, c, prologue),
                 _ => 0,
             },
-            affinity: |call| if let Contraction::Conv(c) = call { conv_affinity_by(ConvVariant::$way, c) } else { 1 },
+            affinity: |call, computed| match call {
+                Contraction::Conv(c) => conv_affinity_by(ConvVariant::$way, c, computed),
+                _ => 1,
+            },
             run: {
                 unsafe fn run(call: &LibraryCall, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
                     let Contraction::Conv(conv) = &call.contraction else { return };

@@ -131,7 +131,7 @@ pub struct Routine {
     /// prologue.
     pub(crate) scratch: fn(&Contraction, usize, Option<usize>) -> usize,
     /// Tasks in turn that share what they compute of the left operand.
-    pub(crate) affinity: fn(&Contraction) -> u64,
+    pub(crate) affinity: fn(&Contraction, bool) -> u64,
     /// Executes some of the tasks, as [`crate::Step`] does.
     pub(crate) run: unsafe fn(&LibraryCall, *const *mut u8, Range<u64>, *mut u8),
 }
@@ -248,7 +248,7 @@ impl Step {
             }
             kind => {
                 let call = LibraryCall::resolve(record, kind.checked_sub(step::LIBRARY)? as usize, code)?;
-                let affinity = call.prologue.map_or(1, |_| (call.routine.affinity)(&call.contraction));
+                let affinity = (call.routine.affinity)(&call.contraction, call.prologue.is_some());
                 let scratch = code.scratch(record[step::CALL] as usize, || call.scratch_bytes())?;
                 Step { affinity, scratch, ..of(Work::Library(call)) }
             }

@@ -33,8 +33,8 @@ impl From<*const f32> for LeftOperand {
     }
 }
 
-/// Tasks of a chunk of a call that computes its left operand, where another call would get `grain`: whole runs of tasks
-/// that share what is computed, unless that leaves threads without a chunk.
+/// Tasks of a chunk of a call whose tasks share what is made of its left operand, where another call would get `grain`: whole
+/// runs of tasks that share it, unless that leaves threads without a chunk.
 pub fn affinity_grain(grain: u64, affinity: u64, tasks: u64, threads: u64) -> u64 {
     grain.next_multiple_of(affinity.max(1)).min(tasks.div_ceil(threads.max(1))).max(grain)
 }

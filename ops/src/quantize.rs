@@ -101,8 +101,7 @@ pub(crate) fn quantised<'g>(x: Tensor<'g>, scale: Tensor<'g>, zero: Option<Tenso
 
 pub(crate) fn rounded<'g>(steps: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType) -> Tensor<'g> {
     let steps = steps.call("round", &[]);
-    let is_nothing = |zero: Tensor<'g>| zero.known_item().ok().flatten().is_some_and(|zero| zero.as_f64() == 0.0);
-    let steps = zero.filter(|zero| !is_nothing(*zero)).map_or(steps, |zero| steps + zero.cast(DType::F32));
+    let steps = zero.map_or(steps, |zero| steps + zero.cast(DType::F32));
     if !to.is_narrow() {
         return steps.cast(to);
     }
@@ -277,7 +276,8 @@ fn requantised<'g>(sum: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<
     let steps = sum.cast(DType::F32) * factor;
     let zero = g.operand(7);
     let to = zero.ty()?.dtype;
-    Ok(rounded(steps, Some(zero.reshape([])), to))
+    let is_nothing = zero.known_item()?.is_some_and(|zero| zero.as_f64() == 0.0);
+    Ok(rounded(steps, (!is_nothing).then(|| zero.reshape([])), to))
 }
 
 fn matmul_integer() -> OpDef {

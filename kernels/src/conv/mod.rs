@@ -197,17 +197,18 @@ pub fn conv_tasks_by(variant: ConvVariant, call: &Conv2d) -> u64 {
     }) as u64
 }
 
-/// Number of tasks in turn that share what is computed of a left operand.
-pub fn conv_affinity(call: &Conv2d) -> u64 {
-    conv_affinity_by(conv_variant(call), call)
+/// Number of tasks in turn that share what is copied of a left operand, or made of it if it is `computed`.
+pub fn conv_affinity(call: &Conv2d, computed: bool) -> u64 {
+    conv_affinity_by(conv_variant(call), call, computed)
 }
 
 /// [`conv_affinity`] where the variant is known: what other ways need is not linked.
 #[inline(always)]
-pub fn conv_affinity_by(variant: ConvVariant, call: &Conv2d) -> u64 {
+pub fn conv_affinity_by(variant: ConvVariant, call: &Conv2d, computed: bool) -> u64 {
     (match variant {
-        ConvVariant::Blocked | ConvVariant::Rounded => blocked::BlockedTasks::new(call).affinity(),
-        ConvVariant::Winograd => winograd::WinogradTasks::new(call).affinity(),
+        ConvVariant::Bytes => bytes::affinity(call),
+        ConvVariant::Blocked | ConvVariant::Rounded if computed => blocked::BlockedTasks::new(call).affinity(),
+        ConvVariant::Winograd if computed => winograd::WinogradTasks::new(call).affinity(),
         _ => 1,
     }) as u64
 }

@@ -50,6 +50,11 @@ pub(super) fn tasks(call: &Conv2d) -> usize {
     if call.is_depthwise() { DepthwiseTasks::new(call).tasks() } else { ByteTasks::new(call).tasks() }
 }
 
+/// Number of tasks in turn that read what is staged once.
+pub(super) fn affinity(call: &Conv2d) -> usize {
+    if call.is_depthwise() { 1 } else { ByteTasks::new(call).filter_blocks.parts() }
+}
+
 /// Elements of f32 of scratch.
 pub(super) fn scratch(call: &Conv2d) -> usize {
     if call.is_depthwise() { DepthwiseTasks::new(call).scratch() } else { ByteTasks::new(call).scratch() }
