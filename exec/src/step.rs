@@ -83,7 +83,7 @@ pub struct Step {
     pub tasks: u64,
     /// Least number of tasks worth handing to a thread.
     pub grain: u64,
-    /// Tasks in turn that share what they compute, or 1.
+    /// Tasks in turn that share what they compute or copy, or 1.
     pub affinity: u64,
     /// Estimated time on one core in nanoseconds, if known: by it steps that run side by side are divided.
     pub ns: u64,
@@ -130,7 +130,7 @@ pub struct Routine {
     /// Bytes of working memory for each worker, with the numbers of arguments of the epilogue and, if there is one, of the
     /// prologue.
     pub(crate) scratch: fn(&Contraction, usize, Option<usize>) -> usize,
-    /// Tasks in turn that share what they compute of the left operand.
+    /// Tasks in turn that share what they compute of the left operand, if that is computed, or copy of it.
     pub(crate) affinity: fn(&Contraction, bool) -> u64,
     /// Executes some of the tasks, as [`crate::Step`] does.
     pub(crate) run: unsafe fn(&LibraryCall, *const *mut u8, Range<u64>, *mut u8),
