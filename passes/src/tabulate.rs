@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::DType;
-use tensorc_ir::diag::Result;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::interp::eval_prim;
 use tensorc_ir::prim::{Gather, Prim};
@@ -18,6 +18,8 @@ use crate::manager::{Pass, PassCx};
 const NUMBERS: u64 = 256;
 /// Least cost of maps, as [`scalar::of_body`] counts, that are worth a table: those of a library function or so.
 const LEAST_COST: u64 = 100;
+/// Most maps of a table.
+const MAX_MAPS: usize = 64;
 
 /// Replaces maps from bytes to bytes by reading a table of their results, where the processor looks up a vector of bytes at once
 /// and computing them takes longer.
@@ -73,9 +75,11 @@ impl Chains {
         let mut known: BTreeMap<Value, Chain> = BTreeMap::new();
         let mut all = vec![];
         for node in graph.order() {
-            let Some(f) = map_of(graph, node) else { continue };
             let value = Value { node, port: 0 };
-            if let Some(chain) = chain_of(graph, value, f, &known)? {
+            if map_of(graph, node).is_none() {
+                continue;
+            }
+            if let Some(chain) = chain_of(graph, value, &known)? {
                 known.insert(value, chain.clone());
                 all.push((value, chain));
             }
@@ -92,7 +96,7 @@ fn map_of(graph: &Graph, node: NodeId) -> Option<&ScalarFn> {
     }
 }
 
-fn chain_of(graph: &Graph, value: Value, f: &ScalarFn, known: &BTreeMap<Value, Chain>) -> Result<Option<Chain>> {
+fn chain_of(graph: &Graph, value: Value, known: &BTreeMap<Value, Chain>) -> Result<Option<Chain>> {
     let dims = graph.dense(value)?.dims;
     let mut chain: Option<Chain> = None;
     for arg in graph.args(value.node) {
@@ -108,7 +112,7 @@ fn chain_of(graph: &Graph, value: Value, f: &ScalarFn, known: &BTreeMap<Value, C
         }
         chain.get_or_insert_with(|| of_arg.clone()).nodes.extend(of_arg.nodes);
     }
-    Ok(chain.filter(|_| !f.inputs.is_empty()).map(|mut chain| {
+    Ok(chain.filter(|chain| chain.nodes.len() < MAX_MAPS).map(|mut chain| {
         chain.nodes.insert(value.node);
         chain
     }))
@@ -134,8 +138,8 @@ impl Chain {
             let result = eval_prim(prim, &inputs, &[ty], cx.registry.math())?;
             values.extend(result.into_iter().next().map(|data| (value, data)));
         }
-        let missing = || TensorData::splat(&[NUMBERS], Scalar::zero(dtype));
-        Ok(values.remove(&end).unwrap_or_else(missing))
+        let missing = || Diagnostic::new(DiagnosticCode::Internal, "a chain of maps does not reach its end");
+        values.remove(&end).ok_or_else(|| missing().at(&graph.node(end.node).name))
     }
 }
 
@@ -144,7 +148,7 @@ fn replace(graph: &mut Graph, value: Value, source: Value, table: TensorData) ->
     let (name, ty) = (graph.node(value.node).name.clone(), graph.dense(value)?);
     let mut patch = graph.patch("tabulate");
     let table = patch.graph.add_const(&*name, table);
-    let read = patch.graph.add_prim(name, Prim::Gather(Gather { axis: 0 }), &[table, source], &[ty.into()]);
+    let read = patch.graph.add_prim(name, Prim::Gather(Gather { axis: 0 }), &[table, source], &[ty]);
     patch.replace(value, Value { node: read, port: 0 });
     patch.commit();
     Ok(())
