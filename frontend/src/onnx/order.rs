@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::{OnnxError, describe_node};
 use super::functions::ScopedNode;
-use super::proto::ValueInfoProto;
+use super::proto::{GraphProto, NodeProto, ValueInfoProto};
 
 /// Positions of `nodes` such that every value is computed before it is used; `available` ones are there before.
 ///
@@ -37,6 +37,13 @@ pub fn data_flow_order<'a>(
             waiting_for[index] += 1;
             users[from].push(index);
         }
+        // Nested graphs read values around them.
+        for from in nested(&scoped.node).flat_map(read_around).filter_map(|name| producer.get(name).copied()) {
+            if from != index {
+                waiting_for[index] += 1;
+                users[from].push(index);
+            }
+        }
     }
     if let Some(output) = outputs.iter().find(|o| !available(o.name()) && !producer.contains_key(o.name())) {
         return Err(undefined(output.name(), "the graph's outputs".to_owned()));
@@ -56,4 +63,25 @@ pub fn data_flow_order<'a>(
         Some(stuck) => Err(OnnxError::Cycle(describe_node(&nodes[stuck].node))),
         None => Ok(order),
     }
+}
+
+/// The graphs that a node has as attributes.
+fn nested(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+    node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs))
+}
+
+/// The names that a nested graph reads and does not define.
+fn read_around(graph: &GraphProto) -> BTreeSet<&str> {
+    let mut read: BTreeSet<&str> = graph.output.iter().map(ValueInfoProto::name).collect();
+    for node in &graph.node {
+        read.extend(node.input.iter().map(String::as_str));
+        read.extend(nested(node).flat_map(read_around));
+    }
+    let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+    let given = graph.input.iter().map(ValueInfoProto::name);
+    let stored = graph.initializer.iter().filter_map(|tensor| tensor.name.as_deref());
+    for name in made.chain(given).chain(stored) {
+        read.remove(name);
+    }
+    read
 }

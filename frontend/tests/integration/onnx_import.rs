@@ -403,6 +403,16 @@ fn a_known_condition_chooses_a_branch() {
 }
 
 #[test]
+fn a_branch_that_reads_a_later_node_comes_after_it() {
+    let then = branch(vec![node("Neg", &["later"], &["t"])], "t");
+    let deeper = if_node("flag", branch(vec![node("Neg", &["later"], &["u"])], "u"), branch(vec![], "x"), "v");
+    let inputs = vec![input("x", DataType::Float, &["2"]), input("flag", DataType::Bool, &[])];
+    let nodes = vec![if_node("flag", then, branch(vec![deeper], "v"), "y"), node("Neg", &["x"], &["later"])];
+    let imported = run(graph(inputs, nodes, &["y"]), 17).unwrap().graph;
+    assert_eq!(show(&imported), ["later: neg(x)"]);
+}
+
+#[test]
 fn an_unknown_condition_stays_a_branch() {
     let make = |shape: &[&str]| {
         let inputs = vec![input("x", DataType::Float, shape), input("flag", DataType::Bool, &[])];
