@@ -183,8 +183,10 @@ fn image_conv<'g>(
         true => Extents::from_iter(dims.range(..lead).all().chain([Extent::ONE]).chain(dims.range(lead..).all())),
         false => dims.clone(),
     };
-    for x in [&mut x.x, &mut w.x] {
-        *x = x.reshape(with_rows(&x.dims()?, 2));
+    if is_row {
+        for x in [&mut x.x, &mut w.x] {
+            *x = x.reshape(with_rows(&x.dims()?, 2));
+        }
     }
     let spatial = with_rows(given, 0);
     let position = |axis: usize, o: &Index, k: &Index| match (is_row, axis) {
@@ -245,7 +247,7 @@ fn image_conv<'g>(
     };
     let zeros = [w.zero.map(per_filter).transpose()?, x.zero.map(|zero| zero.reshape([]))];
     let y = corrected(product, zeros, wd.all().skip(1).product(), [&filter_sums, &window_sums])?;
-    Ok(Some(y.reshape(Extents::from_iter([n, filters].into_iter().chain(given.all())))))
+    Ok(Some(if is_row { y.reshape(Extents::from_iter([n, filters].into_iter().chain(given.all()))) } else { y }))
 }
 
 /// What each tap of each pixel reads, [n, c, taps…, pixels…]; outside of the image the zero point.

@@ -99,6 +99,13 @@ pub(crate) fn quantised<'g>(x: Tensor<'g>, scale: Tensor<'g>, zero: Option<Tenso
     rounded(x / scale, zero, to)
 }
 
+/// A zero point of one element, unless it is known to be 0.
+pub(crate) fn unless_zero(zero: Tensor<'_>) -> Result<Option<Tensor<'_>>> {
+    let is_zero = zero.known_item()?.is_some_and(|zero| zero.as_f64() == 0.0);
+    Ok((!is_zero).then(|| zero.reshape([])))
+}
+
+/// Rounds to the nearest integer, halves to even, and adds the zero point, saturating in `to`.
 pub(crate) fn rounded<'g>(steps: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType) -> Tensor<'g> {
     let steps = steps.call("round", &[]);
     let steps = zero.map_or(steps, |zero| steps + zero.cast(DType::F32));
@@ -276,8 +283,7 @@ fn requantised<'g>(sum: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<
     let steps = sum.cast(DType::F32) * factor;
     let zero = g.operand(7);
     let to = zero.ty()?.dtype;
-    let is_nothing = zero.known_item()?.is_some_and(|zero| zero.as_f64() == 0.0);
-    Ok(rounded(steps, (!is_nothing).then(|| zero.reshape([])), to))
+    Ok(rounded(steps, unless_zero(zero)?, to))
 }
 
 fn matmul_integer() -> OpDef {

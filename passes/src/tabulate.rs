@@ -16,7 +16,7 @@ use crate::manager::{Pass, PassCx};
 
 /// Numbers that a byte can be.
 const NUMBERS: u64 = 256;
-/// Least cost of maps, as [`scalar::of_body`] counts, that are worth a table: those of a library function or so.
+/// Least cost of the maps that a table replaces, in half cycles ([`scalar::of_body`]); an exponential costs as much.
 const LEAST_COST: u64 = 100;
 /// Most maps of a table.
 const MAX_MAPS: usize = 64;

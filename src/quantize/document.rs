@@ -164,7 +164,7 @@ impl Document {
             for (at, name) in node.input.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
                 uses.nodes.entry(name.clone()).or_default().push((i, at));
             }
-            nested(node).for_each(|graph| used_in(graph, &mut uses.outside));
+            node.nested().for_each(|graph| used_in(graph, &mut uses.outside));
         }
         uses.outside.extend(self.model.outputs.iter().map(|(info, _)| info.name().to_owned()));
         uses
@@ -223,17 +223,12 @@ pub(super) fn is_standard(node: &NodeProto, ops: &[&str]) -> bool {
     ["", OnnxName::STANDARD].contains(&node.domain()) && ops.contains(&node.op_type())
 }
 
-/// The graphs within a node.
-fn nested(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
-    node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs))
-}
-
 /// Collects all names that are read in a graph.
 fn used_in(graph: &GraphProto, found: &mut BTreeSet<String>) {
     found.extend(graph.output.iter().map(|o| o.name().to_owned()));
     for node in &graph.node {
         found.extend(node.input.iter().cloned());
-        nested(node).for_each(|inner| used_in(inner, found));
+        node.nested().for_each(|inner| used_in(inner, found));
     }
 }
 

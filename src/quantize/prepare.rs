@@ -51,7 +51,7 @@ fn raise(document: &mut Document, from: i64, to: i64) -> Result<(), Error> {
             to,
             why,
         };
-        if node.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty()) {
+        if node.nested().next().is_some() {
             return Err(fail("nodes in its graphs would change, too".to_owned()).into());
         }
         // Positions that these had are no attribute of later forms.

@@ -31,7 +31,7 @@ fn uses(code: &[Instruction]) -> Vec<u32> {
 
 /// An integral f32 that becomes an unsigned integer and f32 again is one between the limits of the type, or 0 if it is NaN.
 fn clamped(code: Vec<Instruction>) -> Vec<Instruction> {
-    let uses = uses(&code);
+    let (uses, integral) = (uses(&code), integral(&code));
     let limited = |i: &Instruction| -> Option<(ValueId, f32)> {
         let Op::Apply(ScalarOp::Cast(DType::F32), args) = &i.op else { return None };
         let from = &code[args[0] as usize];
@@ -41,7 +41,7 @@ fn clamped(code: Vec<Instruction>) -> Vec<Instruction> {
             _ => return None,
         };
         let x = from.op.operands()[0];
-        let fits = code[x as usize].dtype == DType::F32 && is_integral(&code, x) && uses[args[0] as usize] == 1;
+        let fits = code[x as usize].dtype == DType::F32 && integral[x as usize] && uses[args[0] as usize] == 1;
         fits.then_some((x, most))
     };
     if code.iter().all(|i| limited(i).is_none()) {
@@ -69,15 +69,19 @@ fn clamped(code: Vec<Instruction>) -> Vec<Instruction> {
     made
 }
 
-/// Whether an f32 is a whole number, if it is one at all.
-fn is_integral(code: &[Instruction], v: ValueId) -> bool {
-    match &code[v as usize].op {
-        Op::Const(c) => c.as_f64().fract() == 0.0,
-        Op::Apply(ScalarOp::Round | ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc, _) => true,
-        Op::Apply(ScalarOp::Add | ScalarOp::Sub, args) => args.iter().all(|v| is_integral(code, *v)),
-        Op::Apply(ScalarOp::Cast(_), args) => code[args[0] as usize].dtype.is_int(),
-        _ => false,
+/// Which values are surely whole numbers, infinite or NaN.
+fn integral(code: &[Instruction]) -> Vec<bool> {
+    let mut known: Vec<bool> = Vec::with_capacity(code.len());
+    for i in code {
+        known.push(match &i.op {
+            Op::Const(c) => c.as_f64().fract() == 0.0,
+            Op::Apply(ScalarOp::Round | ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Trunc, _) => true,
+            Op::Apply(ScalarOp::Add | ScalarOp::Sub, args) => args.iter().all(|v| known[*v as usize]),
+            Op::Apply(ScalarOp::Cast(_), args) => code[args[0] as usize].dtype.is_int(),
+            _ => false,
+        });
     }
+    known
 }
 
 /// Comparing two values and choosing between them is an instruction of its own.

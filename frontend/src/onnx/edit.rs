@@ -341,8 +341,6 @@ fn names_of(graph: &GraphProto, found: &mut BTreeSet<String>) {
     for node in &graph.node {
         found.extend(node.input.iter().chain(&node.output).cloned());
         found.insert(node.name().to_owned());
-        for attribute in &node.attribute {
-            attribute.g.iter().chain(&attribute.graphs).for_each(|inner| names_of(inner, found));
-        }
+        node.nested().for_each(|inner| names_of(inner, found));
     }
 }

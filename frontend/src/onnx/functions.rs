@@ -99,8 +99,7 @@ impl Functions {
     fn calls(&self, nodes: &[NodeProto], found: &mut BTreeSet<usize>) {
         for node in nodes {
             found.extend(self.position(node));
-            let graphs = node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs));
-            graphs.for_each(|graph| self.calls(&graph.node, found));
+            node.nested().for_each(|graph| self.calls(&graph.node, found));
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::{OnnxError, describe_node};
 use super::functions::ScopedNode;
-use super::proto::{GraphProto, NodeProto, ValueInfoProto};
+use super::proto::{GraphProto, ValueInfoProto};
 
 /// Positions of `nodes` such that every value is computed before it is used; `available` ones are there before.
 ///
@@ -38,7 +38,7 @@ pub fn data_flow_order<'a>(
             users[from].push(index);
         }
         // Nested graphs read values around them.
-        for from in nested(&scoped.node).flat_map(read_around).filter_map(|name| producer.get(name).copied()) {
+        for from in scoped.node.nested().flat_map(read_around).filter_map(|name| producer.get(name).copied()) {
             if from != index {
                 waiting_for[index] += 1;
                 users[from].push(index);
@@ -65,17 +65,12 @@ pub fn data_flow_order<'a>(
     }
 }
 
-/// The graphs that a node has as attributes.
-fn nested(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
-    node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs))
-}
-
 /// The names that a nested graph reads and does not define.
 fn read_around(graph: &GraphProto) -> BTreeSet<&str> {
     let mut read: BTreeSet<&str> = graph.output.iter().map(ValueInfoProto::name).collect();
     for node in &graph.node {
         read.extend(node.input.iter().map(String::as_str));
-        read.extend(nested(node).flat_map(read_around));
+        read.extend(node.nested().flat_map(read_around));
     }
     let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
     let given = graph.input.iter().map(ValueInfoProto::name);

@@ -189,6 +189,11 @@ impl NodeProto {
             ..NodeProto::default()
         }
     }
+
+    /// The graphs within the node: branches and bodies.
+    pub fn nested(&self) -> impl Iterator<Item = &GraphProto> {
+        self.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs))
+    }
 }
 
 impl AttributeProto {

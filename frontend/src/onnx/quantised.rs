@@ -106,7 +106,7 @@ impl Importer<'_> {
         nodes: Vec<ScopedNode>,
         outputs: &[ValueInfoProto],
     ) -> Result<Vec<ScopedNode>, OnnxError> {
-        let nests = |n: &ScopedNode| n.node.attribute.iter().any(|a| a.g.is_some() || !a.graphs.is_empty());
+        let nests = |n: &ScopedNode| n.node.nested().next().is_some();
         let is = |n: &ScopedNode, op: &str| n.node.op_type() == op;
         if nodes.iter().any(nests) || !nodes.iter().any(|n| is(n, "DequantizeLinear")) {
             return Ok(nodes);

@@ -19,7 +19,7 @@ pub(crate) struct ByteRows<'a> {
     pub first: [isize; 2],
     pub step: [usize; 2],
     pub dilation: [usize; 2],
-    /// [`places`] of the step and dilation along columns.
+    /// [`tap_places`] of the step and dilation along columns.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX-512"))]
     pub places: &'a [u8; 64],
     /// Rows of taps, and groups of four in each: weight (r, s) at `w[r·4·groups + s]`.
@@ -41,7 +41,7 @@ impl ByteRows<'_> {
 }
 
 /// Distances of the bytes that four taps of sixteen pixels read from the first one, if they are less than 64.
-pub(crate) fn places(step: usize, dilation: usize) -> [u8; 64] {
+pub(crate) fn tap_places(step: usize, dilation: usize) -> [u8; 64] {
     core::array::from_fn(|byte| (byte / TERMS * step + byte % TERMS * dilation).min(63) as u8)
 }
 
@@ -51,10 +51,7 @@ impl IsaLevel {
     pub fn reads_outside(self, groups: usize, step: usize, dilation: usize) -> bool {
         match self.isa() {
             #[cfg(target_arch = "x86_64")]
-            crate::isa::Isa::Avx512 => {
-                let near = (super::LANES - 1) * step + (TERMS - 1) * dilation < 64;
-                groups <= 2 && near && crate::isa::has_byte_permutations()
-            }
+            crate::isa::Isa::Avx512 => avx512::permutes(groups, step, dilation),
             _ => false,
         }
     }
@@ -64,9 +61,15 @@ impl IsaLevel {
 pub(super) mod avx512 {
     use core::arch::x86_64::*;
 
-    use super::super::{IsaLevel, LANES};
+    use super::super::LANES;
     use super::{ByteRows, TERMS};
-    use crate::isa::Isa;
+    use crate::isa::has_byte_permutations;
+
+    /// Whether a permutation of 64 bytes has what four taps of sixteen pixels read, for one or two groups in a row of taps.
+    pub fn permutes(groups: usize, step: usize, dilation: usize) -> bool {
+        let farthest = (LANES - 1) * step + (TERMS - 1) * dilation;
+        groups <= 2 && farthest < size_of::<__m512i>() && has_byte_permutations()
+    }
 
     /// # Safety
     /// As [`super::super::IsaLevel`].
@@ -74,9 +77,7 @@ pub(super) mod avx512 {
         // SAFETY: passed on from the caller; the instructions exist where they are used.
         unsafe {
             match b.taps[1] {
-                _ if !IsaLevel::new(Isa::Avx512).reads_outside(b.taps[1], b.step[1], b.dilation[1]) => {
-                    super::avx2::byte_rows(b)
-                }
+                groups if !permutes(groups, b.step[1], b.dilation[1]) => super::avx2::byte_rows(b),
                 1 => permuted::<1>(b),
                 _ => permuted::<2>(b),
             }

@@ -36,7 +36,7 @@ mod winograd;
 use crate::isa::Isa;
 
 pub(crate) use attention::{Dots, Scores};
-pub(crate) use byte_rows::{ByteRows, READABLE, places};
+pub(crate) use byte_rows::{ByteRows, READABLE, tap_places};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 pub(crate) use excess::{Excess, NarrowedRow};
 pub(crate) use integer::{INTEGER_COLS, IntegerGroup, IntegerTile, TERMS};

@@ -78,8 +78,8 @@ impl Table {
         (is_narrow && !self.maps.is_empty()).then_some(self)
     }
 
-    /// Whether an operand of these dimensions goes with rows as it goes with the table: it has axes behind those of rows
-    /// only, or is one number.
+    /// Whether an operand of these dimensions broadcasts to gathered rows as it does to the table: it has one element, or no axis up
+    /// to the gathered one.
     fn repeats(&self, dims: &Extents, rank: usize) -> bool {
         let one = dims.all().all(|n| n.is_surely(1)) && dims.len() <= rank;
         one || dims.len() < self.ty.rank() - self.gather.axis

@@ -1,5 +1,5 @@
-//! Products of one number and a matrix or vector, which are sums along axes: what a shift of a layer's operand becomes behind
-//! its weights. The bits are those of the interpreter, which adds terms in row-major order by fused multiply-adds.
+//! Contractions of a constant of one element with a matrix or vector: scaled sums along an axis, as they come from moving a bias
+//! behind weights. Same bits as the interpreter: fused multiply-adds, terms in row-major order.
 
 use tensorc_abi::DType;
 use tensorc_ir::index::linearize;

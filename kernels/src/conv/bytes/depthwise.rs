@@ -13,7 +13,7 @@ use super::staging::{COPIED, copy_whole};
 use crate::blocking::{EvenSplit, row_panels, tasks_worth};
 use crate::epilogue::{EpilogueCall, SumBlock};
 use crate::gemm::TASKS;
-use crate::isa_levels::{ByteRows, IsaLevel, LANES, MR, READABLE, TERMS, places};
+use crate::isa_levels::{ByteRows, IsaLevel, LANES, MR, READABLE, TERMS, tap_places};
 
 /// Most bytes of the rows of a few channels, about: they stay in the second-level cache.
 const STAGED_BYTES: usize = 128 * 1024;
@@ -70,7 +70,7 @@ impl DepthwiseTasks {
 
     /// Bytes of copied planes and of packed filters.
     fn parts(&self) -> [usize; 2] {
-        // What taps that there are not read is multiplied with 0.
+        // Taps that fill up a group read beyond the plane. Their weights are 0.
         let beyond = TERMS * self.shape.dilations[1] + LANES * self.shape.strides[1] + READABLE;
         let planes = MR * self.height(self.row_blocks.longest()) * self.width() + beyond;
         [planes.next_multiple_of(TERMS), if self.packed { 0 } else { MR * self.weights() }]
@@ -226,7 +226,7 @@ impl DepthwiseWork<'_> {
     /// They are staged if they are read from the copies, and the result is writable.
     unsafe fn multiply(&self, level: IsaLevel, images: &Images, block: &mut SumBlock) {
         let (t, pixels) = (self.t, self.t.shape.output[1]);
-        let places = places(t.shape.strides[1], t.shape.dilations[1]);
+        let places = tap_places(t.shape.strides[1], t.shape.dilations[1]);
         let plane = t.shape.output[0] * pixels;
         let y = self.y.wrapping_add(self.channels.start * plane);
         // Whole rows, or parts of one.

@@ -28,12 +28,11 @@ use terms::FilterTerms;
 
 /// Most bytes of what a tile reads of the image, about: they stay in the second-level cache.
 const STAGED_BYTES: usize = 448 * 1024;
-/// The same for filters that are not packed, and the form of what is staged with channels in fours: artifacts made before version
-/// 1.17 have memory and numbers of tasks for it.
+/// The same for filters that are not packed. Artifacts made before version 1.17 have working memory and numbers of tasks for it.
 const STAGED_BYTES_UNPACKED: usize = 192 * 1024;
 /// Columns that a tile computes together.
 const STEP: usize = LANES / 2;
-/// Filters in whose time windows of one pixel are copied.
+/// Copying the windows of a pixel takes about as long as multiplying them with so many filters.
 const COPIED_FILTERS: usize = 8;
 /// How many times the terms of a convolution of f32 are computed in the same time.
 const SPEED: f64 = 2.0;
@@ -261,16 +260,16 @@ struct ByteWork<'a> {
 }
 
 impl ByteWork<'_> {
-    /// Copies what the rows read, and notes where.
+    /// Copies what the rows read, and notes where tiles find it in planes.
     ///
     /// # Safety
     /// The image and scratch are as the call states.
     unsafe fn stage(&self) {
-        let terms = self.staging.t.terms;
+        let (t, terms) = (self.staging.t, self.staging.t.terms);
         // SAFETY: scratch holds a position for each tap.
         unsafe {
-            for tap in 0..terms.taps {
-                self.runs.add(tap).write(self.staging.start(tap, terms.quads()) as u32);
+            for tap in 0..if t.windows { 0 } else { terms.taps } {
+                self.runs.add(tap).write((self.staging.place(tap * terms.channels) / TERMS) as u32);
             }
             self.staging.stage();
         }
@@ -278,12 +277,11 @@ impl ByteWork<'_> {
 
     /// Bytes from the first column of the first group that tiles read to that of a group.
     fn place(&self, group: usize) -> usize {
-        let (t, terms, rows) = (self.staging.t, self.staging.t.terms, self.staging.rows.len());
-        if t.windows {
-            return group * rows * t.shape.output[1] * TERMS;
+        let (t, rows) = (self.staging.t, self.staging.rows.len());
+        match t.windows {
+            true => group * rows * t.shape.output[1] * TERMS,
+            false => self.staging.place(t.terms.first(group)),
         }
-        let (tap, channel) = (terms.first(group) / terms.channels, terms.first(group) % terms.channels);
-        (self.staging.start(tap, terms.quads()) + channel / TERMS * t.plane(rows)) * TERMS
     }
 
     /// Pixels of the rows before a column.
@@ -364,11 +362,13 @@ impl ByteWork<'_> {
     unsafe fn tile(&self, panel: &FilterPanel, cols: usize, column: usize, (c, ldc): (*mut i32, isize)) {
         let (t, terms, rows) = (self.staging.t, self.staging.t.terms, self.staging.rows.len());
         let group = panel.filters * TERMS;
-        // SAFETY: `stage` has written them.
-        let taps = unsafe { core::slice::from_raw_parts(self.runs.cast_const(), terms.taps) };
         let (staged, parts, runs, b_step) = match t.windows {
             true => (self.staging.windows, terms.parts(), &[0][..], rows * t.shape.output[1]),
-            false => (self.staging.planes, terms.quad_parts(), taps, t.plane(rows)),
+            false => {
+                // SAFETY: `stage` has written them.
+                let taps = unsafe { core::slice::from_raw_parts(self.runs.cast_const(), terms.taps) };
+                (self.staging.planes, terms.quad_parts(), taps, t.plane(rows))
+            }
         };
         let b = staged.wrapping_add(column * TERMS).cast_const();
         for groups in (0..parts.parts()).map(|part| parts.range(part)) {

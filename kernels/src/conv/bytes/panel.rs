@@ -43,8 +43,9 @@ pub(super) struct FilterPanel {
 }
 
 impl FilterPanel {
-    /// Some filters, narrowed if that is of use for so many columns and little is left. `weights` are those of all
-    /// filters, in their packed form if they are `packed`; `place` says how many bytes behind the first group of columns a group lies.
+    /// The panel of some filters. It is narrowed where the processor needs that, for at least [`NARROWED_COLS`] columns and at most
+    /// [`most_excess`] weights with an excess. `weights`: all filters, `packed` or row-major. `place`: the distance in bytes from the
+    /// first group of columns to a group.
     ///
     /// # Safety
     /// The filters exist, and scratch has the sizes of [`PanelScratch::sizes`].

@@ -30,11 +30,7 @@ pub(super) struct Staging<'a> {
 
 /// Elements of four bytes for planes and windows of so many rows, with room behind them that copies and tiles may touch.
 pub(super) fn sizes(t: &ByteTasks, rows: usize) -> [usize; 2] {
-    let planes = t.phases[0] * t.phases[1] * t.plane(rows);
-    let planes = match t.terms.by_channels() {
-        true => planes * t.terms.quads(),
-        false => (planes * t.terms.channels).div_ceil(TERMS),
-    };
+    let planes = (t.phases[0] * t.phases[1] * t.plane(rows) * t.terms.channels).div_ceil(TERMS);
     match t.windows {
         true => [planes + 2 * COPIED, t.terms.groups() * rows * t.shape.output[1] + INTEGER_COLS + COPIED],
         false => [planes + INTEGER_COLS + 1, 0],
@@ -47,13 +43,15 @@ impl Staging<'_> {
         self.t.plane(self.rows.len())
     }
 
-    /// Elements of planes before what a tap reads of the first pixel, if there are so many planes for each phase.
-    pub fn start(&self, tap: usize, planes: usize) -> usize {
-        let t = self.t;
+    /// Bytes of planes before what a term reads of the first pixel.
+    pub fn place(&self, term: usize) -> usize {
+        let (t, terms) = (self.t, self.t.terms);
+        let (tap, channel, together) = (term / terms.channels, term % terms.channels, terms.channels_together());
         let at = [tap / t.shape.kernel[1] * t.shape.dilations[0], tap % t.shape.kernel[1] * t.shape.dilations[1]];
         let [row, column] = [0, 1].map(|d| at[d] / t.shape.strides[d]);
         let phase = at[0] % t.shape.strides[0] * t.phases[1] + at[1] % t.shape.strides[1];
-        phase * planes * self.plane() + row * t.width() + column
+        let plane = (phase * terms.channels + channel) / together;
+        (plane * self.plane() + row * t.width() + column) * together
     }
 
     /// Copies what the rows read.
@@ -62,10 +60,8 @@ impl Staging<'_> {
     /// The image is as the call states, and planes and windows have the sizes of [`sizes`].
     pub unsafe fn stage(&self) {
         let t = self.t;
-        let (planes, bytes) = match t.terms.by_channels() {
-            true => (t.terms.quads(), TERMS),
-            false => (t.terms.channels, 1),
-        };
+        let bytes = t.terms.channels_together();
+        let planes = t.terms.channels / bytes;
         for (phase, plane) in (0..t.phases[0] * t.phases[1]).flat_map(|phase| (0..planes).map(move |at| (phase, at))) {
             let to = self.planes.wrapping_add((phase * planes + plane) * self.plane() * bytes);
             let x = self.x.wrapping_add(plane * bytes * t.shape.input[0] * t.shape.input[1]);
@@ -153,20 +149,14 @@ impl Staging<'_> {
         let (t, terms) = (self.t, self.t.terms);
         let (pixels, rows) = (t.shape.output[1], self.rows.len());
         let by_channels = terms.by_channels();
-        let place = |term: usize| {
-            let (tap, channel) = (term / terms.channels, term % terms.channels);
-            match by_channels {
-                true => (self.start(tap, terms.quads()) + channel / TERMS * self.plane()) * TERMS,
-                false => self.start(tap, terms.channels) + channel * self.plane(),
-            }
-        };
+        let from = |term: usize| self.planes.wrapping_add(self.place(term)).cast_const();
         for (group, first) in terms.firsts().enumerate() {
             let to = self.windows.wrapping_add(group * rows * pixels * TERMS);
             // Weights of terms that there are not are 0, whatever they are multiplied with.
             let there = |term: usize| if first + term < terms.count() { first + term } else { first };
             let from: [*const u8; TERMS] = match by_channels {
-                true => [self.planes.wrapping_add(place(first)).cast_const(); TERMS],
-                false => core::array::from_fn(|term| self.planes.wrapping_add(place(there(term))).cast_const()),
+                true => [from(first); TERMS],
+                false => core::array::from_fn(|term| from(there(term))),
             };
             for row in 0..rows {
                 let to = to.wrapping_add(row * pixels * TERMS);

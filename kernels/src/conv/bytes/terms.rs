@@ -37,6 +37,11 @@ impl FilterTerms {
         self.channels.is_multiple_of(TERMS)
     }
 
+    /// Channels that lie side by side where an image is staged.
+    pub fn channels_together(&self) -> usize {
+        if self.by_channels() { TERMS } else { 1 }
+    }
+
     /// Groups of channels, if a group is four of them.
     pub fn quads(&self) -> usize {
         self.channels / TERMS

@@ -4,7 +4,7 @@ use super::{BYTES, ROUNDS, SCALE, scalars};
 use crate::byte_products::{ByteOperand, byte_matmul};
 use crate::contract::matmul_shape;
 use crate::prelude::*;
-use crate::quantize::{quantised_type, rounded, shaped_by};
+use crate::quantize::{quantised_type, rounded, shaped_by, unless_zero};
 use crate::rules::{one_element, open_rank_in};
 
 pub fn ops() -> Vec<OpDef> {
@@ -120,7 +120,7 @@ fn gemm() -> OpDef {
         let scale = g.operand(1).reshape([]).map(|scale| scale * alpha) * row(g.operand(4))?;
         let Some(result) = g.maybe(7) else { return Ok(scaled(sum, scale, None)) };
         let steps = sum.cast(DType::F32) * (scale / result.reshape([]));
-        let zero = g.maybe(8).map(|zero| zero.reshape([]));
+        let zero = g.maybe(8).map(unless_zero).transpose()?.flatten();
         Ok(rounded(steps, zero, cx.outputs[0].dtype))
     });
     let infer = rule(|cx| {

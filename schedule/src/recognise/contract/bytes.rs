@@ -10,7 +10,7 @@ use super::{addressable, same, sums_nothing, unit, window};
 /// The contraction as a convolution of an image of u8 with filters of i8.
 ///
 /// Axes `[n, oc, rows, columns, kh, kw, ic]`; left operand `(n, ic, rows·stride + kh·dilation - pad, …)`, right operand
-/// `(oc, kh, kw, ic)`. A depthwise one has no axis `ic`: its channels are those of the result.
+/// `(oc, kh, kw, ic)`. A depthwise convolution has no axis `ic`: its left operand is `(n, oc, …)`, its right one `(oc, kh, kw)`.
 pub(super) fn as_byte_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d<Extent>> {
     let [filter, channel] = [1, 6];
     let depthwise = c.extents.len() == channel;
