@@ -172,50 +172,57 @@ fn image_conv<'g>(
     filters: ByteOperand<'g>,
     geometry: &ConvGeometry<'_>,
 ) -> Result<Option<Tensor<'g>>> {
-    let ConvGeometry { groups, spatial: ref given, padded, .. } = *geometry;
-    let depthwise = groups > 1 && filters.x.dims()?[..2] == [groups, 1];
-    let fits = (groups == 1 || depthwise) && given.len() <= 2;
-    let Some(outside) = image.known_zero()?.filter(|_| fits) else { return Ok(None) };
-    let (mut x, mut w) = (image.signed(false)?, filters.signed(true)?);
-    // One axis is a row.
-    let is_row = given.len() == 1;
-    let with_rows = |dims: &Extents, lead: usize| match is_row {
-        true => Extents::from_iter(dims.range(..lead).all().chain([Extent::ONE]).chain(dims.range(lead..).all())),
-        false => dims.clone(),
-    };
-    if is_row {
-        for x in [&mut x.x, &mut w.x] {
-            *x = x.reshape(with_rows(&x.dims()?, 2));
-        }
+    match geometry.spatial.len() {
+        1 => row_conv(image, filters, geometry),
+        2 => plane_conv(image, filters, geometry),
+        _ => Ok(None),
     }
-    let spatial = with_rows(given, 0);
-    let position = |axis: usize, o: &Index, k: &Index| match (is_row, axis) {
-        (true, 0) => Index::constant(0),
-        _ => (geometry.position)(axis - usize::from(is_row), o, k),
+}
+
+/// [`image_conv`] of columns alone: of images of one row.
+fn row_conv<'g>(
+    image: ByteOperand<'g>,
+    filters: ByteOperand<'g>,
+    geometry: &ConvGeometry<'_>,
+) -> Result<Option<Tensor<'g>>> {
+    let with_row = |x: Tensor<'g>| -> Result<Tensor<'g>> {
+        let dims = x.dims()?;
+        let lead = dims.range(..2);
+        Ok(x.reshape(Extents::from_iter(lead.all().chain([Extent::ONE]).chain(dims.range(2..).all()))))
     };
+    let of_row = |x: ByteOperand<'g>| -> Result<ByteOperand<'g>> { Ok(ByteOperand { x: with_row(x.x)?, ..x }) };
+    let position = |axis: usize, o: &Index, k: &Index| match axis {
+        0 => Index::constant(0),
+        _ => (geometry.position)(axis - 1, o, k),
+    };
+    let spatial = Extents::from_iter([Extent::ONE].into_iter().chain(geometry.spatial.all()));
+    let rows = ConvGeometry { spatial, position: &position, ..*geometry };
+    let Some(y) = plane_conv(of_row(image)?, of_row(filters)?, &rows)? else { return Ok(None) };
+    let dims = y.dims()?;
+    Ok(Some(y.reshape(Extents::from_iter(dims.range(..2).all().chain(geometry.spatial.all())))))
+}
+
+/// [`image_conv`] of rows and columns.
+fn plane_conv<'g>(
+    image: ByteOperand<'g>,
+    filters: ByteOperand<'g>,
+    geometry: &ConvGeometry<'_>,
+) -> Result<Option<Tensor<'g>>> {
+    let ConvGeometry { groups, ref spatial, padded, .. } = *geometry;
+    let depthwise = groups > 1 && filters.x.dims()?[..2] == [groups, 1];
+    let Some(outside) = image.known_zero()?.filter(|_| groups == 1 || depthwise) else { return Ok(None) };
+    let (x, w) = (image.signed(false)?, filters.signed(true)?);
     // What is outside of the image, as bytes that are not signed.
     let outside = outside + if image.x.ty()?.dtype == DType::I8 { SIGN as i64 } else { 0 };
     let (xd, wd) = (x.x.dims()?, w.x.dims()?);
     let (n, filters, channels) = (xd.at(0), wd.at(0), xd.at(1));
-    let corner = |axis: usize| position(axis, &Index::constant(0), &Index::constant(0)).constant;
     let (taps, v) = ([wd.at(2), wd.at(3)], vars(7));
     // Copied if there is something else than zeros around the pixels.
     let copied = padded && outside != 0;
-    let at = |axis: usize| {
-        let index = position(axis, &v[2 + axis], &v[4 + axis]);
-        if copied { index.offset(-corner(axis)) } else { index }
-    };
-    let x = match copied {
-        false => x,
-        true => {
-            let ends = [0, 1].map(|axis| {
-                let last = |n: Extent| Index::constant(n - 1);
-                position(axis, &last(spatial.at(axis)), &last(taps[axis])).constant - corner(axis) + 1
-            });
-            let map = [v[0].clone(), v[1].clone(), v[2].offset(corner(0)), v[3].offset(corner(1))];
-            let dims = Extents::from_iter([n, channels].into_iter().chain(ends));
-            ByteOperand { x: x.x.view(map.to_vec(), Some(Scalar::from_i64(DType::U8, outside)), &dims), ..x }
-        }
+    let x = if copied { ByteOperand { x: surrounded(x.x, taps, geometry, outside)?, ..x } } else { x };
+    let position = |axis: usize, o: &Index, k: &Index| {
+        let index = (geometry.position)(axis, o, k);
+        if copied { index.offset(-first_read(geometry, axis)) } else { index }
     };
     // Axes of the result, then taps and, of one group, channels.
     let (ordered, axes): (_, &[usize]) = match depthwise {
@@ -224,6 +231,7 @@ fn image_conv<'g>(
     };
     let terms = ordered.dims()?.range(1..);
     let extents: Extents = [n, filters].into_iter().chain(spatial.all()).chain(terms.all()).collect();
+    let at = |axis: usize| position(axis, &v[2 + axis], &v[4 + axis]);
     let lhs = vec![v[0].clone(), v[if depthwise { 1 } else { 6 }].clone(), at(0), at(1)];
     let rhs = axes.iter().map(|axis| v[*axis].clone()).collect();
     let product = x.x.contract(ordered, Contraction::new(extents, 4, lhs, rhs));
@@ -234,20 +242,32 @@ fn image_conv<'g>(
     let filter_sums = || per_filter(w.sum(&[1, 2, 3])?);
     let window_sums = || {
         let dims = Extents::from_iter([n, channels, taps[0], taps[1]].into_iter().chain(spatial.all()));
-        let u = vars(6);
-        let at = |axis: usize| {
-            let index = position(axis, &u[4 + axis], &u[2 + axis]);
-            if copied { index.offset(-corner(axis)) } else { index }
-        };
-        let map = vec![u[0].clone(), u[1].clone(), at(0), at(1)];
+        let at = |axis: usize| position(axis, &v[4 + axis], &v[2 + axis]);
+        let map = vec![v[0].clone(), v[1].clone(), at(0), at(1)];
         let windows = x.x.view(map, Some(Scalar::zero(DType::U8)), &dims);
         let (summed, of): (&[usize], _) = if depthwise { (&[2, 3], channels) } else { (&[1, 2, 3], Extent::ONE) };
         let sums = ByteOperand { x: windows, zero: None }.sum(summed)?;
         Ok(sums.reshape(Extents::from_iter([n, of].into_iter().chain(spatial.all()))))
     };
     let zeros = [w.zero.map(per_filter).transpose()?, x.zero.map(|zero| zero.reshape([]))];
-    let y = corrected(product, zeros, wd.all().skip(1).product(), [&filter_sums, &window_sums])?;
-    Ok(Some(if is_row { y.reshape(Extents::from_iter([n, filters].into_iter().chain(given.all()))) } else { y }))
+    corrected(product, zeros, wd.all().skip(1).product(), [&filter_sums, &window_sums]).map(Some)
+}
+
+/// The first row or column that windows read, counted from that of the image.
+fn first_read(geometry: &ConvGeometry<'_>, axis: usize) -> Extent {
+    (geometry.position)(axis, &Index::constant(0), &Index::constant(0)).constant
+}
+
+/// A copy of the rows and columns of images that windows of `taps` read, with `outside` around the pixels.
+fn surrounded<'g>(x: Tensor<'g>, taps: [Extent; 2], geometry: &ConvGeometry<'_>, outside: i64) -> Result<Tensor<'g>> {
+    let (first, v) = ([0, 1].map(|axis| first_read(geometry, axis)), vars(4));
+    let read = [0, 1].map(|axis| {
+        let last = |n: Extent| Index::constant(n - 1);
+        (geometry.position)(axis, &last(geometry.spatial.at(axis)), &last(taps[axis])).constant - first[axis] + 1
+    });
+    let map = [v[0].clone(), v[1].clone(), v[2].offset(first[0]), v[3].offset(first[1])];
+    let dims = Extents::from_iter(x.dims()?.range(..2).all().chain(read));
+    Ok(x.view(map.to_vec(), Some(Scalar::from_i64(DType::U8, outside)), &dims))
 }
 
 /// What each tap of each pixel reads, [n, c, taps…, pixels…]; outside of the image the zero point.
