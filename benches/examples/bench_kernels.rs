@@ -240,6 +240,7 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let filter = args.next().unwrap_or_default();
     let isa = match args.next().as_deref() {
+        Some("amx") => Isa::Amx,
         Some("avx512") => Isa::Avx512,
         Some("avx2") => Isa::Avx2,
         Some("neon") => Isa::Neon,

@@ -17,7 +17,9 @@ use crate::epilogue::EpilogueCall;
 use crate::gemm::{batch_index, batch_offset};
 use crate::isa;
 use crate::isa::Isa;
-use crate::isa_levels::{Ahead, Dots, IsaLevel, LANES, MR, NR, PAIR, Panel, SKINNY_ROWS, Scores, Skinny, Tile};
+use crate::isa_levels::{
+    Ahead, Dots, IsaLevel, LANES, MR, NR, PAIR, Panel, Products, SKINNY_ROWS, Scores, Skinny, Tile,
+};
 
 /// Rows and columns of a tile of scores.
 const ROWS: usize = Attention::TILE_ROWS as usize;
@@ -182,14 +184,14 @@ unsafe fn run<const ROUNDED: bool>(
         }
         EpilogueCall { args: pointers, ..call }
     });
-    let parts = schedule.queries.parts();
+    let (products, parts) = (Products::new(level), schedule.queries.parts());
     for task in tasks.start as usize..tasks.end as usize {
         let batch = batch_index(call.batch, task / parts);
         let at = |base: *const f32, layout: &MatrixLayout| base.wrapping_offset(batch_offset(layout, batch));
         let run = AttentionTask::<ROUNDED> {
             call,
             schedule: &schedule,
-            level,
+            products: &products,
             memory,
             epilogue,
             batch,
@@ -227,7 +229,7 @@ struct ScratchLayout {
 struct AttentionTask<'a, const ROUNDED: bool> {
     call: &'a Attention,
     schedule: &'a AttentionTasks,
-    level: IsaLevel,
+    products: &'a Products,
     memory: ScratchLayout,
     epilogue: Option<EpilogueCall>,
     batch: [u64; 3],
@@ -296,7 +298,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
             for p in 0..panels.parts() {
                 let rows = panels.range(p);
                 let dst = self.memory.queries.add((tile.start + rows.start) * s.depth);
-                self.level.panel(&Panel {
+                self.products.level().panel(&Panel {
                     src: at(tile.start + rows.start),
                     k_stride: cs,
                     j_stride: rs,
@@ -328,7 +330,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                 return self.round_keys(keys);
             }
             for j in keys.clone().step_by(NR) {
-                self.level.panel(&Panel {
+                self.products.level().panel(&Panel {
                     src: self.k.wrapping_offset(j as isize * call.k.col_stride as isize),
                     k_stride: call.k.row_stride as isize,
                     j_stride: call.k.col_stride as isize,
@@ -344,7 +346,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
             }
             let rows = self.v.wrapping_offset(keys.start as isize * call.v.row_stride as isize);
             for c in (0..s.size).step_by(NR) {
-                self.level.panel(&Panel {
+                self.products.level().panel(&Panel {
                     src: rows.wrapping_offset(c as isize * call.v.col_stride as isize),
                     k_stride: call.v.row_stride as isize,
                     j_stride: call.v.col_stride as isize,
@@ -376,7 +378,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                     for p in 0..panels.parts() {
                         let panel = panels.range(p);
                         let a = self.memory.queries.add((rows.start + panel.start) * s.depth).cast_const();
-                        self.level.tile(&Tile {
+                        self.products.level().tile(&Tile {
                             k: s.depth,
                             a,
                             a_row: 1,
@@ -414,7 +416,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
         // SAFETY: the keys are inside K, and the tile holds the rows.
         unsafe {
             if call.k.row_stride == 1 {
-                self.level.qk_dot(&Dots {
+                self.products.level().qk_dot(&Dots {
                     m: rows.len(),
                     n: keys.len(),
                     depth: s.depth,
@@ -428,7 +430,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                 return;
             }
             for i in (0..rows.len()).step_by(SKINNY_ROWS) {
-                self.level.skinny(&Skinny {
+                self.products.level().skinny(&Skinny {
                     m: SKINNY_ROWS.min(rows.len() - i),
                     n: keys.len(),
                     k: s.depth,
@@ -453,7 +455,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
         let (s, m) = (self.schedule, &self.memory);
         // SAFETY: rows of the tile, the state and the sums are the task's.
         unsafe {
-            self.level.softmax_rows(&Scores {
+            self.products.level().softmax_rows(&Scores {
                 tile: m.tile,
                 ld: COLS,
                 rows: rows.len(),
@@ -503,7 +505,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                         true => (values.add(c), call.v.row_stride as usize),
                         false => (m.values.add(c * keys.len()).cast_const(), NR),
                     };
-                    self.level.tile(&Tile {
+                    self.products.level().tile(&Tile {
                         k: keys.len(),
                         a: weights,
                         a_row: COLS as isize,
@@ -530,7 +532,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
         // SAFETY: the rows of V are inside it; scratch holds the block's sums.
         unsafe {
             for i in (0..rows.len()).step_by(SKINNY_ROWS) {
-                self.level.skinny(&Skinny {
+                self.products.level().skinny(&Skinny {
                     m: SKINNY_ROWS.min(rows.len() - i),
                     n: s.size,
                     k: keys,

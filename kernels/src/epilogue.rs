@@ -6,7 +6,7 @@ use core::ops::Range;
 use tensorc_abi::library::{GEMM_BATCH_RANK, epilogue_scalars};
 use tensorc_abi::{KernelFn, MAX_SUM_ARGS, SUM_COLS, SUM_ROWS};
 
-use crate::isa_levels::MR;
+use crate::isa_levels::TILE_ROWS;
 
 /// A generated kernel applied in place to each finished block of C, while it is in cache.
 ///
@@ -43,18 +43,17 @@ impl EpilogueCall {
 }
 
 /// Where sums in i32 of a block of C go: into C, or into memory of their own if an epilogue makes C of them.
+#[repr(align(64))]
 pub(crate) struct SumBlock {
-    epilogue: Option<EpilogueCall>,
+    /// Whole lines of the cache.
     sums: [[MaybeUninit<i32>; Self::COLS]; Self::ROWS],
+    epilogue: Option<EpilogueCall>,
     args: [*mut u8; 1 + MAX_SUM_ARGS],
 }
 
 impl SumBlock {
     /// Most rows of a block.
-    pub const ROWS: usize = {
-        assert!(SUM_ROWS as usize >= MR, "a block holds a tile");
-        SUM_ROWS as usize
-    };
+    pub const ROWS: usize = 2 * TILE_ROWS;
     /// Most columns of a block.
     pub const COLS: usize = SUM_COLS as usize;
 
@@ -68,7 +67,7 @@ impl SumBlock {
                 *to = unsafe { *call.args.add(i) };
             }
         }
-        SumBlock { epilogue, sums: [[MaybeUninit::uninit(); Self::COLS]; Self::ROWS], args }
+        SumBlock { sums: [[MaybeUninit::uninit(); Self::COLS]; Self::ROWS], epilogue, args }
     }
 
     /// Where the first sum of a block goes that begins at `c`, and the elements from one row to the next.
@@ -79,17 +78,22 @@ impl SumBlock {
         }
     }
 
-    /// Applies the epilogue to a block whose sums are in their place.
+    /// Applies the epilogue to a block of at most [`SumBlock::ROWS`] rows whose sums are in their place.
     ///
     /// # Safety
     /// As for [`EpilogueCall::finish`].
     pub unsafe fn finish(&mut self, batch: [u64; GEMM_BATCH_RANK], rows: Range<usize>, cols: Range<usize>) {
-        self.args[0] = self.sums.as_mut_ptr().cast();
-        let call = self.epilogue.map(|call| match call.apart {
-            None => call,
-            Some(_) => EpilogueCall { args: self.args.as_ptr(), ..call },
-        });
-        // SAFETY: passed on from the caller.
-        unsafe { EpilogueCall::finish(call, batch, rows, cols) };
+        let Some(call) = self.epilogue.filter(|call| call.apart.is_some()) else {
+            // SAFETY: passed on from the caller.
+            return unsafe { EpilogueCall::finish(self.epilogue, batch, rows, cols) };
+        };
+        for first in rows.clone().step_by(SUM_ROWS as usize) {
+            let part = first..rows.end.min(first + SUM_ROWS as usize);
+            self.args[0] = self.sums[first - rows.start..].as_mut_ptr().cast();
+            // SAFETY: passed on from the caller; the arguments begin with the sums of the part.
+            unsafe {
+                EpilogueCall::finish(Some(EpilogueCall { args: self.args.as_ptr(), ..call }), batch, part, cols.clone())
+            };
+        }
     }
 }

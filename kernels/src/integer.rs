@@ -13,7 +13,7 @@ use crate::epilogue::{EpilogueCall, SumBlock};
 use crate::gemm::{batch_index, batch_offset};
 use crate::grouped::GroupedTasks;
 use crate::isa::{Isa, isa};
-use crate::isa_levels::{INTEGER_COLS, IntegerTile, IsaLevel, MR, NarrowedRow, TERMS};
+use crate::isa_levels::{CHUNK, INTEGER_COLS, IntegerTile, IsaLevel, MR, NarrowedRow, NextRows, Products, TERMS};
 use crate::weights::groups_of_bytes;
 
 /// Most panels of B that are multiplied in turn: what is read of a row of B are whole lines of the cache.
@@ -67,12 +67,17 @@ impl IntegerScratch {
     }
 
     fn bytes(&self) -> usize {
-        self.panels * (self.panel + self.listed.next_multiple_of(LINE)) + self.rows
+        self.panels * self.stride() + self.rows
+    }
+
+    /// Bytes from a panel to the next.
+    fn stride(&self) -> usize {
+        self.panel + self.listed.next_multiple_of(LINE)
     }
 
     /// The first bytes of a copied panel, and of its list.
     fn panel(&self, scratch: *mut u8, at: usize) -> [*mut u8; 2] {
-        let panel = scratch.wrapping_add(at * (self.panel + self.listed.next_multiple_of(LINE)));
+        let panel = scratch.wrapping_add(at * self.stride());
         [panel, panel.wrapping_add(self.panel)]
     }
 }
@@ -130,7 +135,7 @@ pub unsafe fn integer_run_with(
     tasks: Range<u64>,
     scratch: *mut u8,
 ) {
-    let level = IsaLevel::new(isa);
+    let products = Products::new(IsaLevel::new(isa));
     let schedule = tasks_of(call);
     let layout = IntegerScratch::new(call, &schedule);
     let rows = scratch.wrapping_add(layout.bytes() - layout.rows);
@@ -146,8 +151,18 @@ pub unsafe fn integer_run_with(
         let a = a.wrapping_offset(batch_offset(&call.a, batch));
         let b = if call.b_packed { b } else { b.wrapping_offset(batch_offset(&call.b, batch)) };
         let c = c.wrapping_offset(batch_offset(&call.c, batch));
-        let product =
-            IntegerProduct { level, call, schedule: &schedule, layout: &layout, batch, a, b, c, scratch, rows };
+        let product = IntegerProduct {
+            products: &products,
+            call,
+            schedule: &schedule,
+            layout: &layout,
+            batch,
+            a,
+            b,
+            c,
+            scratch,
+            rows,
+        };
         let panels = schedule.row_blocks.range(row_block);
         // SAFETY: the rows and columns are inside the call, and scratch is as large as `integer_scratch` says.
         unsafe {
@@ -165,7 +180,7 @@ pub unsafe fn integer_run_with(
 
 /// A product of a batch.
 struct IntegerProduct<'a> {
-    level: IsaLevel,
+    products: &'a Products,
     call: &'a BatchedGemm,
     schedule: &'a GroupedTasks,
     layout: &'a IntegerScratch,
@@ -182,6 +197,8 @@ struct IntegerProduct<'a> {
 #[derive(Clone, Copy)]
 struct ColumnPanel {
     groups: *const u8,
+    /// Bytes to the next one.
+    bytes: usize,
     /// What its weights had before it was narrowed, as (term, column and value), if it is.
     excess: Option<(*const [i32; 2], usize)>,
 }
@@ -225,20 +242,32 @@ impl IntegerProduct<'_> {
             false => (self.rows.cast_const(), self.stride() as isize),
         };
         let many = schedule.rows.start(row_panels.end) - first >= NARROWED_ROWS;
-        let mut prepared = [ColumnPanel { groups: self.b, excess: None }; PANELS];
+        let mut memory = [ColumnPanel { groups: self.b, bytes: 0, excess: None }; PANELS];
         // SAFETY: the panels are inside B, scratch has room for them, and the result is writable.
         unsafe {
             for (at, panel) in panels.enumerate() {
-                prepared[at] = self.panel(panel, at, many);
+                memory[at] = self.panel(panel, at, many);
             }
-            for rows in row_panels.map(|p| schedule.rows.range(p)) {
+            let prepared = &memory[..cols.len().div_ceil(INTEGER_COLS)];
+            let turns = || self.products.rows_of(schedule.rows, row_panels.clone()).enumerate();
+            // The next panels are fetched in parts.
+            let lines = if call.b_packed { prepared.len() * schedule.groups * GROUP / LINE } else { 0 };
+            let shares = EvenSplit::into(lines, turns().count());
+            for (turn, (rows, together)) in turns() {
+                let share = shares.range(turn);
+                let next = prepared[0].groups.wrapping_add((lines + share.start) * LINE);
                 let a = a.wrapping_offset((rows.start - first) as isize * a_row);
                 let ldc = call.c.row_stride as isize;
                 let c = self.c.wrapping_offset(rows.start as isize * ldc).wrapping_add(cols.start);
                 let (c, ldc) = block.place(c, ldc);
-                for (panel, column) in prepared.iter().zip(cols.clone().step_by(INTEGER_COLS)) {
-                    let c = (c.wrapping_add(column - cols.start), ldc);
-                    self.tile(*panel, (a, a_row, rows.len()), c, INTEGER_COLS.min(cols.end - column));
+                // Panels that are not narrowed are multiplied together.
+                let count = if self.products.level().widens() { 1 } else { prepared.len() };
+                for (at, panel) in prepared.iter().enumerate().step_by(count) {
+                    let columns = at * INTEGER_COLS..cols.len().min((at + count) * INTEGER_COLS);
+                    if !columns.is_empty() {
+                        let c = (c.wrapping_add(columns.start), ldc);
+                        self.tile(*panel, (a, a_row), [rows.len(), together], c, columns.len(), (next, share.len()));
+                    }
                 }
                 block.finish(self.batch, rows, cols.clone());
             }
@@ -258,12 +287,12 @@ impl IntegerProduct<'_> {
             let from = self.b.wrapping_offset(column as isize * step);
             let cols = INTEGER_COLS.min(self.call.n as usize - column);
             // SAFETY: by the caller's contract.
-            unsafe { groups_of_bytes(&self.level, from, [row, step], [k, cols], to) };
-            return ColumnPanel { groups: to, excess: None };
+            unsafe { groups_of_bytes(self.products.level(), from, [row, step], [k, cols], to) };
+            return ColumnPanel { groups: to, bytes: self.layout.stride(), excess: None };
         }
         let packed = self.b.wrapping_add(panel * groups * GROUP);
-        let plain = ColumnPanel { groups: packed, excess: None };
-        if !(many && narrows(self.call) && self.level.widens()) {
+        let plain = ColumnPanel { groups: packed, bytes: groups * GROUP, excess: None };
+        if !(many && narrows(self.call) && self.products.level().widens()) {
             return plain;
         }
         let (excess, mut found) = (list.cast::<[i32; 2]>(), 0);
@@ -277,7 +306,7 @@ impl IntegerProduct<'_> {
         };
         // SAFETY: as above.
         unsafe {
-            self.level.narrowed_row(&row);
+            self.products.level().narrowed_row(&row);
             if found > row.room {
                 return plain;
             }
@@ -286,42 +315,55 @@ impl IntegerProduct<'_> {
                 (*place, *value) = (at as i32, (column / TERMS) as i32 | *value << 8);
             }
         }
-        ColumnPanel { groups: to, excess: Some((excess, found)) }
+        ColumnPanel { groups: to, excess: Some((excess, found)), ..plain }
     }
 
-    /// The sums of some rows of A, which begin at `a`, for `cols` columns of a panel.
+    /// The sums of some rows of A, which begin at `a`, so many of them together, for `cols` columns of a panel and those
+    /// behind it, while fetching some lines for later ones.
     ///
     /// # Safety
     /// The rows are readable, and the sums writable.
     unsafe fn tile(
         &self,
         panel: ColumnPanel,
-        (a, a_row, rows): (*const u8, isize, usize),
+        (a, a_row): (*const u8, isize),
+        [rows, together]: [usize; 2],
         (c, ldc): (*mut i32, isize),
         cols: usize,
+        (next, lines): (*const u8, usize),
     ) {
-        let depth = EvenSplit::by(self.schedule.groups, DEPTH);
-        for part in 0..depth.parts() {
-            let groups = depth.range(part);
+        let depth = EvenSplit::by(self.schedule.groups.div_ceil(CHUNK), DEPTH / CHUNK);
+        let shares = EvenSplit::into(lines, depth.parts());
+        for (chunks, share) in (0..depth.parts()).map(|part| (depth.range(part), shares.range(part))) {
+            let groups = chunks.start * CHUNK..self.schedule.groups.min(chunks.end * CHUNK);
             let tile = IntegerTile {
                 runs: &[0],
                 groups: groups.len(),
                 a: a.wrapping_add(groups.start * TERMS),
                 a_row,
-                a_step: TERMS,
+                a_rest_row: a_row,
+                a_chunk: CHUNK * TERMS,
                 a_run: 0,
-                rows,
+                rows: together,
+                filled: false,
                 b: panel.groups.wrapping_add(groups.start * GROUP),
                 b_step: INTEGER_COLS,
+                b_tile: panel.bytes,
                 cols,
                 c,
                 ldc,
-                continued: part > 0,
+                continued: groups.start > 0,
+                ahead: (next.wrapping_add(share.start * LINE), share.len()),
                 left_signed: self.call.elements == GemmElements::I8U8,
                 narrowed: panel.excess.is_some(),
             };
+            let next = (rows > together).then(|| NextRows {
+                a: tile.a.wrapping_offset(together as isize * a_row),
+                a_chunk: tile.a_chunk,
+                rows: rows - together,
+            });
             // SAFETY: by the caller's contract.
-            unsafe { self.level.integer_tile(&tile) };
+            unsafe { self.products.integer_tiles(&tile, next) };
         }
         let Some((excess, found)) = panel.excess else { return };
         // SAFETY: so many are listed; their terms are inside the rows, and columns that there are are written.

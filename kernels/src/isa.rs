@@ -3,9 +3,11 @@
 /// Instruction set a kernel is written for.
 ///
 /// Every ISA level computes the same bits: the sum order of the kernels does not depend on the vector
-/// width, and every multiply-add is fused.
+/// width, and every multiply-add is fused. Products of bf16 are the exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
+    /// [`Isa::Avx512`] with its products of bytes and of bf16 (VNNI and BF16), and tile registers for both (AMX).
+    Amx,
     /// AVX-512F with 32 vector registers of 16 lanes.
     Avx512,
     /// AVX2 with FMA: 16 vector registers of 8 lanes.
@@ -24,17 +26,19 @@ cpufeatures::new!(avx2, "avx2", "fma");
 
 impl Isa {
     /// Every ISA level, fastest first.
-    pub const ALL: [Isa; 4] = [Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Portable];
+    pub const ALL: [Isa; 5] = [Isa::Amx, Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Portable];
 
     /// Whether this machine can execute the ISA level.
     pub fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
+            Isa::Amx => has_tiles(),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => avx512::get(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::get(),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx512 | Isa::Avx2 => false,
+            Isa::Amx | Isa::Avx512 | Isa::Avx2 => false,
             Isa::Neon => cfg!(target_arch = "aarch64"),
             Isa::Portable => true,
         }
@@ -100,6 +104,44 @@ pub fn has_bf16_products() -> bool {
     static KNOWN: Extension = Extension::new();
     let leaves = || core::arch::x86_64::__cpuid_count(7, 0).eax;
     KNOWN.get(|| leaves() >= 1 && core::arch::x86_64::__cpuid_count(7, 1).eax & BF16 != 0)
+}
+
+/// Whether the processor has tile registers for products of bytes and of bf16 (AMX), and the operating system lets the process
+/// use them.
+#[cfg(target_arch = "x86_64")]
+fn has_tiles() -> bool {
+    /// Tiles, and their products of bf16 and of bytes.
+    const TILES: u32 = 1 << 24 | 1 << 22 | 1 << 25;
+    static KNOWN: Extension = Extension::new();
+    let edx = || core::arch::x86_64::__cpuid_count(7, 0).edx;
+    KNOWN.get(|| edx() & TILES == TILES && has_byte_permutations() && has_bf16_products() && tiles_are_permitted())
+}
+
+/// Asks Linux to keep tile registers when it switches between threads of this process; it refuses if it does not know them.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn tiles_are_permitted() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const REQUEST_PERMISSION: i64 = 0x1023;
+    const TILE_DATA: i64 = 18;
+    let outcome: i64;
+    // SAFETY: the call has no effect on memory of the process.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => outcome,
+            in("rdi") REQUEST_PERMISSION,
+            in("rsi") TILE_DATA,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+    outcome == 0
+}
+
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn tiles_are_permitted() -> bool {
+    false
 }
 
 /// Whether the processor multiplies numbers of bf16 and adds them in f32.

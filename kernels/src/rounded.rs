@@ -1,19 +1,24 @@
 //! Batched matrix products of f32 whose operands are rounded to bf16, with sums in f32. B is constant and was rounded when it
 //! was packed; rows of A are rounded when a task copies them.
 
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use tensorc_abi::BatchedGemm;
+use tensorc_abi::library::GEMM_BATCH_RANK;
 
 use crate::blocking::EvenSplit;
 use crate::epilogue::EpilogueCall;
 use crate::gemm::{batch_index, batch_offset};
 use crate::grouped::GroupedTasks;
 use crate::isa::{Isa, isa};
-use crate::isa_levels::{IsaLevel, MR, NR, PAIR, RoundedRow, RoundedTile};
+use crate::isa_levels::{CHUNK, IsaLevel, MR, NR, PAIR, Products, RoundedRow, RoundedTile, TILE_ROWS};
 
 /// Panels of B that are multiplied with the same rows before others are.
 const PANELS: usize = 4;
+/// Chunks of pairs that are added up before the next ones where tiles have registers of their own: what a few rows have of them stays
+/// in the first-level cache.
+const DEPTH: usize = 8;
 /// How many times the terms of a product of f32 are computed in the same time.
 const SPEED: f64 = 2.0;
 /// Bytes of a line of the cache, by which copied rows lie apart beside their terms: rows that are apart by a power of two
@@ -77,7 +82,7 @@ pub unsafe fn rounded_run_with(
     tasks: Range<u64>,
     scratch: *mut u8,
 ) {
-    let (level, schedule) = (IsaLevel::new(isa), tasks_of(call));
+    let (products, schedule) = (Products::new(IsaLevel::new(isa)), tasks_of(call));
     let (row_blocks, col_parts) = (schedule.row_blocks.parts(), schedule.panels.parts());
     let mut copied = None;
     for task in tasks.start as usize..tasks.end as usize {
@@ -86,7 +91,8 @@ pub unsafe fn rounded_run_with(
         let row_block = task / col_parts % row_blocks;
         let a = a.wrapping_offset(batch_offset(&call.a, batch));
         let c = c.wrapping_offset(batch_offset(&call.c, batch));
-        let product = RoundedProduct { level, call, schedule: &schedule, a, b: b.cast(), c, rows: scratch };
+        let product =
+            RoundedProduct { products: &products, call, schedule: &schedule, a, b: b.cast(), c, rows: scratch };
         let panels = schedule.row_blocks.range(row_block);
         let span = schedule.rows.start(panels.start)..schedule.rows.start(panels.end);
         // SAFETY: the rows and columns are inside the call, and scratch holds the rows of a task.
@@ -98,6 +104,10 @@ pub unsafe fn rounded_run_with(
             let columns = schedule.panels.range(task % col_parts);
             for panel in columns.clone().step_by(PANELS) {
                 let last = columns.end.min(panel + PANELS);
+                if products.panels_together() > 1 {
+                    product.turns(panels.clone(), panel..last, (batch, epilogue));
+                    continue;
+                }
                 for block in 0..schedule.depth.parts() {
                     // What the next block reads is fetched: the rest of the columns, or the first terms of the next ones.
                     let ahead = match block + 1 < schedule.depth.parts() {
@@ -115,9 +125,13 @@ pub unsafe fn rounded_run_with(
     }
 }
 
+/// Sums of a few rows, in whole lines of the cache.
+#[repr(align(64))]
+struct Sums([[MaybeUninit<f32>; PANELS * NR]; 2 * TILE_ROWS]);
+
 /// A product of a batch.
 struct RoundedProduct<'a> {
-    level: IsaLevel,
+    products: &'a Products,
     call: &'a BatchedGemm,
     schedule: &'a GroupedTasks,
     a: *const f32,
@@ -144,7 +158,7 @@ impl RoundedProduct<'_> {
                 to: self.rows.wrapping_add(at * stride).cast(),
             };
             // SAFETY: by the caller's contract; a row has room for whole pairs.
-            unsafe { self.level.rounded_row(&row) };
+            unsafe { self.products.level().rounded_row(&row) };
         }
     }
 
@@ -168,6 +182,7 @@ impl RoundedProduct<'_> {
                     a_row: stride / size_of::<u32>(),
                     rows: rows.len(),
                     b,
+                    b_tile: 0,
                     cols: NR.min(call.n as usize - column),
                     c: self.c.wrapping_offset(rows.start as isize * ldc).wrapping_add(column),
                     ldc,
@@ -175,8 +190,58 @@ impl RoundedProduct<'_> {
                     ahead: (next, share.len()),
                 };
                 // SAFETY: by the caller's contract.
-                unsafe { self.level.rounded_tile(&tile) };
+                unsafe { self.products.rounded_tile(&tile, 0) };
             }
+        }
+    }
+
+    /// Computes some row panels of a few panels of columns, a few rows at a time, and applies the epilogue to each of these. Sums are
+    /// kept apart from C, whose rows may lie apart by a power of two, until they have all their terms.
+    ///
+    /// # Safety
+    /// As for [`RoundedProduct::block`].
+    unsafe fn turns(
+        &self,
+        panels: Range<usize>,
+        columns: Range<usize>,
+        (batch, epilogue): ([u64; GEMM_BATCH_RANK], Option<EpilogueCall>),
+    ) {
+        let (call, schedule) = (self.call, self.schedule);
+        let (first, stride) = (schedule.rows.start(panels.start), row_bytes(schedule));
+        let cols = columns.start * NR..(call.n as usize).min(columns.end * NR);
+        let depth = EvenSplit::by(schedule.groups.div_ceil(CHUNK), DEPTH);
+        let mut sums = Sums([[MaybeUninit::uninit(); PANELS * NR]; 2 * TILE_ROWS]);
+        let turns = || self.products.rows_of(schedule.rows, panels.clone()).enumerate();
+        // The next panels are fetched in parts.
+        let shares = EvenSplit::into(columns.len() * schedule.groups, turns().count() * depth.parts());
+        for (turn, (rows, together)) in turns() {
+            let a = self.rows.wrapping_add((rows.start - first) * stride).cast::<u32>();
+            for at in 0..depth.parts() {
+                let (part, share) = (depth.range(at), shares.range(turn * depth.parts() + at));
+                let pairs = part.start * CHUNK..schedule.groups.min(part.end * CHUNK);
+                let tile = RoundedTile {
+                    pairs: pairs.len(),
+                    a: a.wrapping_add(pairs.start),
+                    a_row: stride / size_of::<u32>(),
+                    rows: together,
+                    b: self.b.wrapping_add((columns.start * schedule.groups + pairs.start) * NR),
+                    b_tile: schedule.groups * NR,
+                    cols: cols.len(),
+                    c: sums.0.as_mut_ptr().cast(),
+                    ldc: (PANELS * NR) as isize,
+                    continued: pairs.start > 0,
+                    ahead: (self.b.wrapping_add((columns.end * schedule.groups + share.start) * NR), share.len()),
+                };
+                // SAFETY: by the caller's contract.
+                unsafe { self.products.rounded_tile(&tile, rows.len() - together) };
+            }
+            for (i, sums) in rows.clone().zip(&sums.0) {
+                let c = self.c.wrapping_offset(i as isize * call.c.row_stride as isize).wrapping_add(cols.start);
+                // SAFETY: the columns are the result's, and have been computed.
+                unsafe { core::ptr::copy_nonoverlapping(sums.as_ptr().cast(), c, cols.len()) };
+            }
+            // SAFETY: the rows are finished.
+            unsafe { EpilogueCall::finish(epilogue, batch, rows, cols.clone()) };
         }
     }
 }

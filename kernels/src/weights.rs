@@ -158,7 +158,7 @@ unsafe fn pack_matrix(level: &IsaLevel, packing: &Packing, units: Range<usize>, 
                     PackedElements::Bytes => {
                         to.fill(0.0);
                         let to = to.as_mut_ptr().cast();
-                        groups_of_bytes(level, from, steps, [depth, columns], to);
+                        groups_of_bytes(*level, from, steps, [depth, columns], to);
                     }
                 }
             }
@@ -171,7 +171,7 @@ unsafe fn pack_matrix(level: &IsaLevel, packing: &Packing, units: Range<usize>, 
 /// # Safety
 /// The source covers the terms and columns, and the panel has room for them.
 pub(crate) unsafe fn groups_of_bytes(
-    level: &IsaLevel,
+    level: IsaLevel,
     from: *const u8,
     [row, step]: [isize; 2],
     [terms, cols]: [usize; 2],

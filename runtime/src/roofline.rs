@@ -121,7 +121,7 @@ pub fn multiply_adds(isa: Isa, rounds: u64) -> Option<u64> {
     let operations = |lanes: u64| Some(rounds * 12 * 2 * lanes);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 if rounds > 0 && isa.is_available() => {
+        Isa::Amx | Isa::Avx512 if rounds > 0 && isa.is_available() => {
             chains!("zmm", rounds);
             operations(16)
         }
@@ -171,7 +171,7 @@ macro_rules! loads {
 fn read(isa: Isa, data: &[u64]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 if isa.is_available() => loads!("zmm", 64, data),
+        Isa::Amx | Isa::Avx512 if isa.is_available() => loads!("zmm", 64, data),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 if isa.is_available() => loads!("ymm", 32, data),
         _ => {

@@ -44,6 +44,7 @@ fn processor() -> Check {
     let extensions = extensions();
     let found = format!("{model}, {}: {}", std::env::consts::ARCH, extensions.join(" "));
     let library = match tensorc_kernels::isa() {
+        tensorc_kernels::Isa::Amx => "AVX-512 and AMX",
         tensorc_kernels::Isa::Avx512 => "AVX-512",
         tensorc_kernels::Isa::Avx2 => "AVX2",
         tensorc_kernels::Isa::Neon => "NEON",

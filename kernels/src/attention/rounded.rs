@@ -29,7 +29,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                 to: self.memory.queries.wrapping_add(row * s.query_stride()).cast(),
             };
             // SAFETY: the rows are inside Q, and scratch holds them.
-            unsafe { self.level.rounded_row(&rounded) };
+            unsafe { self.products.level().rounded_row(&rounded) };
         }
     }
 
@@ -46,7 +46,13 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                 let steps = [call.k.row_stride as isize, call.k.col_stride as isize];
                 let to = self.memory.keys.add((j - keys.start) / NR * NR * self.pairs());
                 let columns = NR.min(keys.end - j);
-                self.level.rounded_panel(&RoundedPanel { from, steps, terms: s.depth, columns, to: to.cast() });
+                self.products.level().rounded_panel(&RoundedPanel {
+                    from,
+                    steps,
+                    terms: s.depth,
+                    columns,
+                    to: to.cast(),
+                });
             }
             let rows = self.v.wrapping_offset(keys.start as isize * call.v.row_stride as isize);
             for c in (0..s.size).step_by(NR) {
@@ -54,7 +60,13 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                 let steps = [call.v.row_stride as isize, call.v.col_stride as isize];
                 let to = self.memory.values.add(c * keys.len().div_ceil(PAIR));
                 let columns = NR.min(s.size - c);
-                self.level.rounded_panel(&RoundedPanel { from, steps, terms: keys.len(), columns, to: to.cast() });
+                self.products.level().rounded_panel(&RoundedPanel {
+                    from,
+                    steps,
+                    terms: keys.len(),
+                    columns,
+                    to: to.cast(),
+                });
             }
         }
     }
@@ -67,13 +79,14 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
         let (s, m) = (self.schedule, &self.memory);
         let panels = row_panels(rows.len());
         for j in (0..keys.len()).step_by(NR) {
-            for panel in (0..panels.parts()).map(|p| panels.range(p)) {
+            for (panel, together) in self.products.rows_of(panels, 0..panels.parts()) {
                 let tile = RoundedTile {
                     pairs: self.pairs(),
                     a: m.queries.wrapping_add((rows.start + panel.start) * s.query_stride()).cast_const().cast(),
                     a_row: s.query_stride(),
-                    rows: panel.len(),
+                    rows: together,
                     b: m.keys.wrapping_add(j * self.pairs()).cast_const().cast(),
+                    b_tile: 0,
                     cols: NR.min(keys.len() - j),
                     c: m.tile.wrapping_add(panel.start * COLS + j),
                     ldc: COLS as isize,
@@ -81,7 +94,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                     ahead: (core::ptr::null(), 0),
                 };
                 // SAFETY: packed queries and keys hold the tile's rows and columns.
-                unsafe { self.level.rounded_tile(&tile) };
+                unsafe { self.products.rounded_tile(&tile, panel.len() - together) };
             }
         }
     }
@@ -97,10 +110,12 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
             let from = m.tile.wrapping_add(row * COLS).cast_const();
             let to = m.weights.wrapping_add(row * COLS / PAIR);
             // SAFETY: rows of the tile have the weights of the keys, and scratch holds them rounded.
-            unsafe { self.level.rounded_row(&RoundedRow { from, step: 1, terms: keys.len(), scale: 1.0, to }) };
+            unsafe {
+                self.products.level().rounded_row(&RoundedRow { from, step: 1, terms: keys.len(), scale: 1.0, to })
+            };
         }
         let panels = row_panels(rows.len());
-        for panel in (0..panels.parts()).map(|p| panels.range(p)) {
+        for (panel, together) in self.products.rows_of(panels, 0..panels.parts()) {
             // SAFETY: the step has the weight of each row.
             if panel.clone().all(|i| unsafe { *m.step.add(ROWS + i) } == 0.0) {
                 continue;
@@ -110,8 +125,9 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                     pairs,
                     a: m.weights.wrapping_add(panel.start * COLS / PAIR).cast_const(),
                     a_row: COLS / PAIR,
-                    rows: panel.len(),
+                    rows: together,
                     b: m.values.wrapping_add(c * pairs).cast_const().cast(),
+                    b_tile: 0,
                     cols: NR.min(s.size - c),
                     c: m.sums.wrapping_add((rows.start + panel.start) * s.size + c),
                     ldc: s.size as isize,
@@ -119,7 +135,7 @@ impl<const ROUNDED: bool> AttentionTask<'_, ROUNDED> {
                     ahead: (core::ptr::null(), 0),
                 };
                 // SAFETY: the weights and packed values hold the rows and columns.
-                unsafe { self.level.rounded_tile(&tile) };
+                unsafe { self.products.rounded_tile(&tile, panel.len() - together) };
             }
         }
     }

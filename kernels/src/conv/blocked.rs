@@ -24,7 +24,7 @@ use super::shape::Distances;
 use super::{Tensors, WindowShape, compute_pixels, copy_channels};
 use crate::blocking::{EvenSplit, tasks_worth};
 use crate::epilogue::EpilogueCall;
-use crate::isa_levels::{IsaLevel, LANES, PAIR, RegisterTile, RoundedRow, TILE_PIXELS};
+use crate::isa_levels::{IsaLevel, LANES, PAIR, Products, RegisterTile, RoundedRow, TILE_PIXELS};
 
 /// Channel blocks of y in one panel of filters.
 pub(crate) const PANEL: usize = 2;
@@ -218,13 +218,13 @@ pub(super) unsafe fn run<const ROUNDED: bool>(
     tasks: Range<usize>,
     scratch: *mut f32,
 ) {
-    let groups = schedule.panels.parts();
+    let (products, groups) = (Products::new(level), schedule.panels.parts());
     let mut kept = None;
     for task in tasks {
         let (panels, place) = (schedule.panels.range(task % groups), task / groups);
         let band = schedule.bands.range(place % schedule.bands.parts());
         let image = place / schedule.bands.parts();
-        let worker = BlockedTask::<ROUNDED> { schedule, level, tensors, epilogue, image, band };
+        let worker = BlockedTask::<ROUNDED> { schedule, products: &products, tensors, epilogue, image, band };
         // SAFETY: the task is one of the call's.
         unsafe {
             let source = match kept {
@@ -240,7 +240,7 @@ pub(super) unsafe fn run<const ROUNDED: bool>(
 /// One task in execution, of operands that are rounded or not: what the others need is not linked.
 struct BlockedTask<'a, const ROUNDED: bool> {
     schedule: &'a BlockedTasks,
-    level: IsaLevel,
+    products: &'a Products,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     image: usize,
@@ -347,7 +347,7 @@ impl<const ROUNDED: bool> BlockedTask<'_, ROUNDED> {
             let to = dst[i * WORDS..].as_mut_ptr().cast();
             let row = RoundedRow { from: src.wrapping_add(i * pixel), step: 1, terms, scale: 1.0, to };
             // SAFETY: by the caller's contract; a row of scratch is as many words.
-            unsafe { self.level.rounded_row(&row) };
+            unsafe { self.products.level().rounded_row(&row) };
         }
     }
 
@@ -455,8 +455,8 @@ impl<const ROUNDED: bool> BlockedTask<'_, ROUNDED> {
         // SAFETY: passed on from the caller.
         unsafe {
             match ROUNDED {
-                true => self.level.rounded_register_tile(tile),
-                false => self.level.register_tile(tile),
+                true => self.products.rounded_register_tile(tile),
+                false => self.products.level().register_tile(tile),
             }
         }
     }

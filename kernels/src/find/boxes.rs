@@ -83,7 +83,7 @@ impl Kept<'_> {
         match isa {
             // SAFETY: the processor has these instructions.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { plain_apart_512(groups, other, most) },
+            Isa::Amx | Isa::Avx512 => unsafe { plain_apart_512(groups, other, most) },
             // SAFETY: the same.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { plain_apart_256(groups, other, most) },

@@ -51,7 +51,7 @@ impl IsaLevel {
     pub fn reads_outside(self, groups: usize, step: usize, dilation: usize) -> bool {
         match self.isa() {
             #[cfg(target_arch = "x86_64")]
-            crate::isa::Isa::Avx512 => avx512::permutes(groups, step, dilation),
+            crate::isa::Isa::Amx | crate::isa::Isa::Avx512 => avx512::permutes(groups, step, dilation),
             _ => false,
         }
     }

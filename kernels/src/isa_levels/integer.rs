@@ -15,35 +15,53 @@ use super::{IsaLevel, MR};
 pub(crate) const INTEGER_COLS: usize = 32;
 /// Terms that lie side by side: a group.
 pub(crate) const TERMS: usize = BYTE_TERMS as usize;
+/// Groups of a row of A that lie side by side.
+pub(crate) const CHUNK: usize = 16;
 
-/// One tile of C: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < rows ≤ MR`, `j < cols ≤ INTEGER_COLS`, modulo 2³². The terms come
-/// in groups, and the groups in runs.
+/// Tiles of C side by side: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < rows ≤ MR`, `j < cols`, modulo 2³². The terms come
+/// in groups, and the groups in runs. In A, those of a run come in chunks of [`CHUNK`], and a rest.
 pub(crate) struct IntegerTile<'a> {
     /// Groups of B from `b` to the first of each run.
     pub runs: &'a [u32],
     /// Groups of four terms in a run; terms beyond the last are 0 in B.
     pub groups: usize,
-    /// Group g of run r of row i at `a[i·a_row + r·a_run + g·a_step]`, four readable bytes.
+    /// Chunk c of run r of row i at `a[i·a_row + r·a_run + c·a_chunk]`, the rest with `a_rest_row`; groups of four readable bytes.
     pub a: *const u8,
     pub a_row: isize,
-    pub a_step: usize,
+    pub a_rest_row: isize,
+    pub a_chunk: usize,
     pub a_run: usize,
     pub rows: usize,
-    /// Copied ([`IntegerGroup`]): of group g of run r, column j is the group `runs[r] + g·b_step + j` from here. There are
-    /// [`INTEGER_COLS`] readable columns.
+    /// Whether A has zeros behind the groups up to whole chunks, and B readable groups.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AMX"))]
+    pub filled: bool,
+    /// Copied ([`IntegerGroup`]): of group g of run r, column j of a tile is the group `runs[r] + g·b_step + j` from here. There are
+    /// [`INTEGER_COLS`] readable columns. The next tile has its columns `b_tile` bytes behind.
     pub b: *const u8,
     pub b_step: usize,
+    pub b_tile: usize,
     pub cols: usize,
     /// Element (i, j) at `c[i·ldc + j]`.
     pub c: *mut i32,
     pub ldc: isize,
     /// Whether the sum continues from what C holds instead of zero.
     pub continued: bool,
+    /// What to fetch into the cache for later tiles: so many lines of it; the address need not be valid.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AMX"))]
+    pub ahead: (*const u8, usize),
     /// Whether A is signed and B unsigned, and not the other way round.
     pub left_signed: bool,
     /// Whether the signed operand is [narrowed](super::NarrowedRow).
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX2"))]
     pub narrowed: bool,
+}
+
+/// Rows of C behind those of a tile: as it, but for these.
+#[derive(Clone, Copy)]
+pub(crate) struct NextRows {
+    pub a: *const u8,
+    pub a_chunk: usize,
+    pub rows: usize,
 }
 
 /// Columns of one group of terms of B to be copied, as an [`IntegerTile`] reads them, with zeros for terms that there are not.
@@ -56,6 +74,33 @@ pub(crate) struct IntegerGroup {
     pub cols: usize,
     /// [`TERMS`] bytes for each column.
     pub to: *mut u8,
+}
+
+/// A chunk of groups of a run: of A from `a` on, rows so many bytes apart, and of B from `b` on.
+#[derive(Clone, Copy)]
+struct Chunk {
+    groups: usize,
+    a: *const u8,
+    a_row: isize,
+    b: *const u8,
+}
+
+impl IntegerTile<'_> {
+    #[inline(always)]
+    fn chunks(&self) -> impl Iterator<Item = Chunk> {
+        let of_run = self.groups.div_ceil(CHUNK);
+        self.runs.iter().enumerate().flat_map(move |(run, first)| {
+            (0..of_run).map(move |chunk| {
+                let groups = CHUNK.min(self.groups - chunk * CHUNK);
+                Chunk {
+                    groups,
+                    a: self.a.wrapping_add(run * self.a_run + chunk * self.a_chunk),
+                    a_row: if groups == CHUNK { self.a_row } else { self.a_rest_row },
+                    b: self.b.wrapping_add(TERMS * (*first as usize + chunk * CHUNK * self.b_step)),
+                }
+            })
+        })
+    }
 }
 
 impl IsaLevel {
@@ -87,6 +132,22 @@ unsafe fn copy_group(g: &IntegerGroup, first: usize) {
             });
         }
     }
+}
+
+/// The bytes of four rows of sixteen columns, four columns in each vector.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "sse2")]
+pub(super) fn interleaved(rows: [core::arch::x86_64::__m128i; TERMS]) -> [core::arch::x86_64::__m128i; 4] {
+    use core::arch::x86_64::*;
+    let [low, high] =
+        [[rows[0], rows[1]], [rows[2], rows[3]]].map(|[x, y]| [_mm_unpacklo_epi8(x, y), _mm_unpackhi_epi8(x, y)]);
+    [
+        _mm_unpacklo_epi16(low[0], high[0]),
+        _mm_unpackhi_epi16(low[0], high[0]),
+        _mm_unpacklo_epi16(low[1], high[1]),
+        _mm_unpackhi_epi16(low[1], high[1]),
+    ]
 }
 
 /// Sums of a tile, to and from C.
@@ -121,7 +182,7 @@ pub(super) mod avx512 {
     use core::arch::x86_64::*;
 
     use super::super::{LANES, MR};
-    use super::{IntegerTile, TERMS};
+    use super::{Chunk, IntegerTile, TERMS};
     use crate::isa::has_byte_products;
 
     /// # Safety
@@ -202,15 +263,13 @@ pub(super) mod avx512 {
                     *half = _mm256_maskz_loadu_epi32(half_mask, c.wrapping_add(behind));
                 }
             }
-            for (run, &first) in t.runs.iter().enumerate() {
-                let mut a = t.a.wrapping_add(run * t.a_run);
-                let mut b = t.b.wrapping_add(TERMS * first as usize);
-                for _ in 0..t.groups {
+            for Chunk { groups, mut a, a_row, mut b } in t.chunks() {
+                for _ in 0..groups {
                     let columns: [__m512i; WHOLE] = core::array::from_fn(|v| _mm512_loadu_si512(b.add(64 * v).cast()));
                     let last =
                         if HALF { _mm256_loadu_si256(b.add(TERMS * behind).cast()) } else { _mm256_setzero_si256() };
                     for (i, (row, half)) in acc.iter_mut().zip(&mut halves).enumerate() {
-                        let value = _mm512_set1_epi32(a.offset(i as isize * t.a_row).cast::<i32>().read_unaligned());
+                        let value = _mm512_set1_epi32(a.offset(i as isize * a_row).cast::<i32>().read_unaligned());
                         for (sum, column) in row.iter_mut().zip(columns) {
                             *sum = match LEFT_SIGNED {
                                 false => _mm512_dpbusd_epi32(*sum, value, column),
@@ -225,7 +284,7 @@ pub(super) mod avx512 {
                             };
                         }
                     }
-                    a = a.wrapping_add(t.a_step);
+                    a = a.wrapping_add(TERMS);
                     b = b.wrapping_add(TERMS * t.b_step);
                 }
             }
@@ -246,7 +305,7 @@ pub(super) mod avx512 {
 pub(super) mod avx2 {
     use core::arch::x86_64::*;
 
-    use super::{IntegerGroup, IntegerTile, TERMS, copy_group};
+    use super::{Chunk, IntegerGroup, IntegerTile, TERMS, copy_group, interleaved};
 
     /// Sums of a vector of columns.
     const LANES: usize = 8;
@@ -302,13 +361,11 @@ pub(super) mod avx2 {
         let ones = _mm256_set1_epi16(1);
         // SAFETY: all columns of a group are readable, and A has four bytes for each row.
         unsafe {
-            let a0 = t.a.wrapping_offset(i0 as isize * t.a_row);
-            for (run, &first) in t.runs.iter().enumerate() {
-                let mut a = a0.wrapping_add(run * t.a_run);
-                let mut b = t.b.wrapping_add(TERMS * first as usize);
-                for _ in 0..t.groups {
+            for Chunk { groups, a, a_row, mut b } in t.chunks() {
+                let mut a = a.wrapping_offset(i0 as isize * a_row);
+                for _ in 0..groups {
                     let left: [__m256i; M] = core::array::from_fn(|i| {
-                        _mm256_set1_epi32(a.offset(i as isize * t.a_row).cast::<i32>().read_unaligned())
+                        _mm256_set1_epi32(a.offset(i as isize * a_row).cast::<i32>().read_unaligned())
                     });
                     for v in 0..V {
                         let column = _mm256_loadu_si256(b.add(TERMS * LANES * v).cast());
@@ -321,7 +378,7 @@ pub(super) mod avx2 {
                             row[v] = _mm256_add_epi32(row[v], sum);
                         }
                     }
-                    a = a.wrapping_add(t.a_step);
+                    a = a.wrapping_add(TERMS);
                     b = b.wrapping_add(TERMS * t.b_step);
                 }
             }
@@ -378,7 +435,7 @@ pub(super) mod avx2 {
         // SAFETY: the columns exist, and so does room for them.
         unsafe {
             let mut done = 0;
-            while let Some(columns) = interleaved(g, done) {
+            while let Some(columns) = columns(g, done) {
                 for (v, columns) in columns.into_iter().enumerate() {
                     _mm_storeu_si128(g.to.add(TERMS * done + size_of::<__m128i>() * v).cast(), columns);
                 }
@@ -394,7 +451,7 @@ pub(super) mod avx2 {
     /// As [`super::super::IsaLevel`].
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn interleaved(g: &IntegerGroup, first: usize) -> Option<[__m128i; 4]> {
+    unsafe fn columns(g: &IntegerGroup, first: usize) -> Option<[__m128i; 4]> {
         if g.terms < TERMS {
             return None;
         }
@@ -411,14 +468,7 @@ pub(super) mod avx2 {
                 }),
                 _ => return None,
             };
-            let [low, high] = [[rows[0], rows[1]], [rows[2], rows[3]]]
-                .map(|[x, y]| [_mm_unpacklo_epi8(x, y), _mm_unpackhi_epi8(x, y)]);
-            Some([
-                _mm_unpacklo_epi16(low[0], high[0]),
-                _mm_unpackhi_epi16(low[0], high[0]),
-                _mm_unpacklo_epi16(low[1], high[1]),
-                _mm_unpackhi_epi16(low[1], high[1]),
-            ])
+            Some(interleaved(rows))
         }
     }
 }
@@ -452,16 +502,11 @@ pub(super) mod portable {
         // SAFETY: all columns of a group are readable, and A has four bytes for each row.
         unsafe {
             let mut sums = Sums::load(t);
-            let groups =
-                t.runs.iter().enumerate().flat_map(|(run, first)| (0..t.groups).map(move |g| (run, *first, g)));
-            for (run, first, g) in groups {
-                let at = TERMS * (first as usize + g * t.b_step);
-                let b = t.b.wrapping_add(at).cast::<[[u8; TERMS]; INTEGER_COLS]>().read_unaligned();
+            for (chunk, g) in t.chunks().flat_map(|chunk| (0..chunk.groups).map(move |g| (chunk, g))) {
+                let b =
+                    chunk.b.wrapping_add(TERMS * g * t.b_step).cast::<[[u8; TERMS]; INTEGER_COLS]>().read_unaligned();
                 for (i, row) in sums.0.iter_mut().enumerate().take(t.rows) {
-                    let a =
-                        t.a.offset(i as isize * t.a_row)
-                            .wrapping_add(run * t.a_run + g * t.a_step)
-                            .cast::<[u8; TERMS]>();
+                    let a = chunk.a.offset(i as isize * chunk.a_row).wrapping_add(TERMS * g).cast::<[u8; TERMS]>();
                     let a = a.read_unaligned().map(&left);
                     for (sum, terms) in row.iter_mut().zip(&b) {
                         for (x, y) in a.iter().zip(terms) {

@@ -3,6 +3,8 @@
 //! All ISA levels read the same packed layouts and add in the same order, so their results are equal
 //! bit for bit.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -13,6 +15,7 @@ mod avx512_blocked;
 #[cfg(target_arch = "x86_64")]
 mod avx512_data;
 mod byte_rows;
+mod byte_windows;
 mod double;
 mod excess;
 mod integer;
@@ -26,6 +29,7 @@ mod narrow_pack;
 mod neon;
 mod portable;
 mod portable_blocked;
+mod products;
 mod quantised;
 mod rounded;
 mod rounded_blocked;
@@ -37,15 +41,19 @@ use crate::isa::Isa;
 
 pub(crate) use attention::{Dots, Scores};
 pub(crate) use byte_rows::{ByteRows, READABLE, tap_places};
+pub(crate) use byte_windows::{ColumnRun, QuadWindows, TermWindows};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 pub(crate) use excess::{Excess, NarrowedRow};
-pub(crate) use integer::{INTEGER_COLS, IntegerGroup, IntegerTile, TERMS};
+pub(crate) use integer::{CHUNK, INTEGER_COLS, IntegerGroup, IntegerTile, NextRows, TERMS};
+pub(crate) use products::Products;
 pub(crate) use quantised::{CODED_ROWS, CodedPanel, CodedRows, Decoded};
 use rounded::RoundedPair;
 pub(crate) use rounded::{PAIR, RoundedPanel, RoundedRow, RoundedTile};
 
 /// Most rows of one packed panel of the left operand.
 pub(crate) const MR: usize = 12;
+/// Most rows of a tile of C whose terms come in groups.
+pub(crate) const TILE_ROWS: usize = 16;
 /// Columns of one packed panel of the right operand.
 pub(crate) const NR: usize = 32;
 /// Lanes of one vector of pixels.
@@ -384,7 +392,7 @@ macro_rules! kernels {
                     unsafe {
                         match self.0 {
                             #[cfg(target_arch = "x86_64")]
-                            Isa::Avx512 => $avx512(args),
+                            Isa::Amx | Isa::Avx512 => $avx512(args),
                             #[cfg(target_arch = "x86_64")]
                             Isa::Avx2 => $avx2(args),
                             #[cfg(target_arch = "aarch64")]
@@ -410,6 +418,10 @@ kernels! {
         excess::avx2::add_excess, excess::avx2::add_excess, excess::portable::add_excess, excess::portable::add_excess;
     byte_rows(ByteRows<'_>) =
         byte_rows::avx512::byte_rows, byte_rows::avx2::byte_rows, byte_rows::portable::byte_rows, byte_rows::portable::byte_rows;
+    quad_windows(QuadWindows<'_>) =
+        byte_windows::avx512::quad_windows, byte_windows::avx2::quad_windows, byte_windows::portable::quad_windows, byte_windows::portable::quad_windows;
+    term_windows(TermWindows<'_>) =
+        byte_windows::avx512::term_windows, byte_windows::avx2::term_windows, byte_windows::portable::term_windows, byte_windows::portable::term_windows;
     integer_group(IntegerGroup) =
         integer::avx2::integer_group, integer::avx2::integer_group, integer::portable::integer_group, integer::portable::integer_group;
     coded_rows(CodedRows) =

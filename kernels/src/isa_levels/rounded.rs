@@ -8,7 +8,7 @@ use super::{IsaLevel, LANES, NR, Panel};
 /// Terms of a word: the first in its low half.
 pub(crate) const PAIR: usize = 2;
 
-/// One tile of C: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < rows ≤ MR`, `j < cols ≤ NR`.
+/// One tile of C: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < rows ≤ MR`, `j < cols ≤ NR`; with tile registers, several side by side.
 pub(crate) struct RoundedTile {
     /// Words, each a pair of terms.
     pub pairs: usize,
@@ -18,6 +18,9 @@ pub(crate) struct RoundedTile {
     pub rows: usize,
     /// Pair p of column j at `b[p·NR + j]`, up to NR columns.
     pub b: *const u32,
+    /// Words of B from a tile to the next.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AMX"))]
+    pub b_tile: usize,
     pub cols: usize,
     /// Element (i, j) at `c[i·ldc + j]`.
     pub c: *mut f32,

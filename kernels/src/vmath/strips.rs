@@ -80,7 +80,7 @@ macro_rules! strips {
                     // SAFETY: the caller's promise; the ISA level is this machine's.
                     match super::isa() {
                         #[cfg(target_arch = "x86_64")]
-                        super::Isa::Avx512 => unsafe { avx512(data, len) },
+                        super::Isa::Amx | super::Isa::Avx512 => unsafe { avx512(data, len) },
                         #[cfg(target_arch = "x86_64")]
                         super::Isa::Avx2 => unsafe { avx2(data, len) },
                         _ => unsafe { portable(data, len) },
@@ -97,7 +97,7 @@ macro_rules! strips {
             let strip: VectorMathFn = match (name, isa) {
                 $(
                     #[cfg(target_arch = "x86_64")]
-                    ($symbol, Isa::Avx512) => $f::avx512,
+                    ($symbol, Isa::Amx | Isa::Avx512) => $f::avx512,
                     #[cfg(target_arch = "x86_64")]
                     ($symbol, Isa::Avx2) => $f::avx2,
                     ($symbol, _) => $f::portable,

@@ -9,7 +9,7 @@ use tensorc_abi::{Conv2d, ConvPass};
 
 use super::super::WindowShape;
 use super::ByteTensors;
-use super::staging::{COPIED, copy_whole};
+use super::staging::COPIED;
 use crate::blocking::{EvenSplit, row_panels, tasks_worth};
 use crate::epilogue::{EpilogueCall, SumBlock};
 use crate::gemm::TASKS;
@@ -281,5 +281,19 @@ unsafe fn zeros(to: *mut u8, bytes: usize) {
     for at in (0..bytes).step_by(COPIED) {
         // SAFETY: by the caller's contract.
         unsafe { to.wrapping_add(at).cast::<[u8; COPIED]>().write([0; COPIED]) };
+    }
+}
+
+/// Copies so many bytes, in parts of [`COPIED`].
+///
+/// # Safety
+/// Both sides have room for whole parts.
+unsafe fn copy_whole(from: *const u8, to: *mut u8, bytes: usize) {
+    for at in (0..bytes).step_by(COPIED) {
+        // SAFETY: by the caller's contract.
+        unsafe {
+            let part = from.wrapping_add(at).cast::<[u8; COPIED]>().read();
+            to.wrapping_add(at).cast::<[u8; COPIED]>().write(part);
+        }
     }
 }

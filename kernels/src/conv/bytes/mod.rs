@@ -1,14 +1,15 @@
 //! Convolutions of images of u8 with filters of i8, with exact sums in i32.
 //!
-//! What some rows of the result read of the image is staged (`staging`), and multiplied with panels of filters (`panel`), whose
-//! terms come in groups of four in a fixed order (`terms`), by tiles of columns ([`IntegerTile`]). Where staged planes have a
-//! halo, tiles go over several rows and compute sums between them as well, which are dropped. `depthwise` computes convolutions
-//! of one channel each.
+//! What some rows of the result read of the image is staged (`staging`), as windows where filters are packed (`windows`), and
+//! multiplied with panels of filters (`panel`), whose terms come in groups of four in a fixed order (`terms`), by tiles of columns
+//! ([`IntegerTile`]). Where staged planes have a halo, tiles go over several rows and compute sums between them as well, which
+//! are dropped. `depthwise` computes convolutions of one channel each.
 
 mod depthwise;
 mod panel;
 mod staging;
 mod terms;
+mod windows;
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -16,10 +17,10 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ConvPass};
 
 use super::WindowShape;
-use crate::blocking::{EvenSplit, tasks_worth};
+use crate::blocking::{EvenSplit, tasks_worth, whole_lines};
 use crate::epilogue::{EpilogueCall, SumBlock};
 use crate::gemm::{TASK_FLOPS, TASKS};
-use crate::isa_levels::{INTEGER_COLS, IntegerTile, IsaLevel, LANES, MR, TERMS};
+use crate::isa_levels::{CHUNK, INTEGER_COLS, IntegerTile, IsaLevel, MR, NextRows, Products, TERMS};
 
 use depthwise::DepthwiseTasks;
 use panel::{FilterPanel, PanelScratch};
@@ -30,10 +31,6 @@ use terms::FilterTerms;
 const STAGED_BYTES: usize = 448 * 1024;
 /// The same for filters that are not packed. Artifacts made before version 1.17 have working memory and numbers of tasks for it.
 const STAGED_BYTES_UNPACKED: usize = 192 * 1024;
-/// Columns that a tile computes together.
-const STEP: usize = LANES / 2;
-/// Copying the windows of a pixel takes about as long as multiplying them with so many filters.
-const COPIED_FILTERS: usize = 8;
 /// How many times the terms of a convolution of f32 are computed in the same time.
 const SPEED: f64 = 2.0;
 
@@ -89,18 +86,26 @@ pub(super) unsafe fn pack(call: &Conv2d, units: Range<usize>, src: *const i8, ds
     }
 }
 
+/// How tiles find what they read of an image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Staged {
+    /// In planes of four channels.
+    Planes,
+    /// In windows, of all columns of a block of rows for one group of terms after the other.
+    Windows,
+    /// In windows, of all groups for one panel of [`INTEGER_COLS`] columns after the other. Filters are packed.
+    Panels,
+}
+
 /// The division of a convolution into tasks, and the form of what is staged.
 struct ByteTasks {
     shape: WindowShape,
     terms: FilterTerms,
-    /// Whether filters are in their packed form.
-    packed: bool,
+    staged: Staged,
     /// Planes along rows and along columns.
     phases: [usize; 2],
     /// How many rows and columns a plane has more than the result.
     halo: [usize; 2],
-    /// Whether windows are copied from the planes.
-    windows: bool,
     /// Filters in panels, which tasks take some of.
     panels: EvenSplit,
     filter_blocks: EvenSplit,
@@ -115,24 +120,18 @@ impl ByteTasks {
         let mut tasks = ByteTasks {
             shape,
             terms,
-            packed: call.pass == ConvPass::PackedBytes,
+            staged: match (call.pass, terms.by_channels()) {
+                (ConvPass::PackedBytes, _) => Staged::Panels,
+                (_, true) => Staged::Planes,
+                (_, false) => Staged::Windows,
+            },
             phases: [0, 1].map(|d| shape.strides[d].min(last(d) + 1)),
             halo: [0, 1].map(|d| last(d) / shape.strides[d]),
-            windows: !terms.by_channels(),
             panels,
             filter_blocks: panels,
             row_blocks: EvenSplit::into(shape.output[0], 1),
         };
         tasks.row_blocks = tasks.blocks_of_rows();
-        if tasks.packed && !tasks.windows && tasks.halo[1] > 0 {
-            let (columns, filters) = (tasks.columns(), call.out_channels as usize);
-            let plain = tasks.row_blocks;
-            tasks.windows = true;
-            tasks.row_blocks = tasks.blocks_of_rows();
-            if tasks.columns() * (filters + COPIED_FILTERS) >= columns * filters {
-                (tasks.windows, tasks.row_blocks) = (false, plain);
-            }
-        }
         let wanted = tasks_worth(call.flops() as f64 / (SPEED * TASK_FLOPS), TASKS);
         let others = tasks.shape.batch * tasks.row_blocks.parts();
         tasks.filter_blocks = EvenSplit::into(panels.parts(), wanted.div_ceil(others.max(1)));
@@ -141,27 +140,41 @@ impl ByteTasks {
 
     /// Rows of the result whose windows fit the cache.
     fn blocks_of_rows(&self) -> EvenSplit {
-        let (row, halo) = match self.windows {
-            true => (self.terms.groups() * self.shape.output[1], 0),
-            false => (self.phases[0] * self.phases[1] * self.terms.quads() * self.width(), self.halo[0]),
+        let windows = self.terms.groups() * self.shape.output[1];
+        let (row, halo, bytes) = match self.staged {
+            Staged::Panels => (windows, 0, STAGED_BYTES),
+            Staged::Windows => (windows, 0, STAGED_BYTES_UNPACKED),
+            Staged::Planes => {
+                let row = self.phases[0] * self.phases[1] * self.terms.of_run() * self.width();
+                (row, self.halo[0], STAGED_BYTES_UNPACKED)
+            }
         };
-        let bytes = if self.packed { STAGED_BYTES } else { STAGED_BYTES_UNPACKED };
         let most = (bytes / (row * TERMS).max(1)).saturating_sub(halo).max(1);
         EvenSplit::by(self.shape.output[0], most.max(2 * halo))
     }
 
-    /// Columns that tiles compute of an image.
-    fn columns(&self) -> usize {
-        let blocks = (0..self.row_blocks.parts()).map(|block| self.row_blocks.range(block).len());
-        blocks.map(|rows| self.tiled(rows).next_multiple_of(STEP)).sum()
-    }
-
     /// Columns of so many rows, up to the last pixel.
     fn tiled(&self, rows: usize) -> usize {
-        match self.windows {
-            true => rows * self.shape.output[1],
-            false => rows * self.width() - self.halo[1],
+        match self.staged {
+            Staged::Planes => rows * self.width() - self.halo[1],
+            _ => rows * self.shape.output[1],
         }
+    }
+
+    /// Whether windows are copied from the image, of which each column is a pixel.
+    fn from_image(&self) -> bool {
+        let s = &self.shape;
+        self.staged == Staged::Panels
+            && s.kernel == [1; 2]
+            && s.strides == [1; 2]
+            && s.pads == [0; 2]
+            && s.output == s.input
+            && self.terms.channels * s.input[0] * s.input[1] <= u32::MAX as usize
+    }
+
+    /// Whether windows are copied from planes of one channel each.
+    fn by_terms(&self) -> bool {
+        self.from_image() || !self.terms.by_channels()
     }
 
     fn tasks(&self) -> usize {
@@ -179,11 +192,20 @@ impl ByteTasks {
         (rows + self.halo[0]) * self.width()
     }
 
-    /// Elements of four bytes in each part of scratch: positions of taps; planes and windows; what a panel needs.
+    /// Elements of four bytes in each part of scratch: positions of terms or taps; planes and windows; what a panel needs.
     fn parts(&self) -> [usize; 5] {
+        let places = if self.staged == Staged::Panels && self.by_terms() {
+            self.terms.groups() * TERMS
+        } else {
+            self.terms.taps
+        };
         let [planes, windows] = staging::sizes(self, self.row_blocks.longest());
         let [weights, excess] = PanelScratch::sizes(self.terms);
-        [self.terms.taps, planes, windows, weights, excess]
+        match self.staged {
+            // Tiles read whole lines of the cache.
+            Staged::Panels => [whole_lines(places), whole_lines(planes), whole_lines(windows), weights, excess],
+            _ => [places, planes, windows, weights, excess],
+        }
     }
 
     fn scratch(&self) -> usize {
@@ -211,17 +233,19 @@ pub(super) unsafe fn run(
     let (row_blocks, filter_blocks) = (tasks_of.row_blocks.parts(), tasks_of.filter_blocks.parts());
     let strides = tasks_of.shape.images;
     let mut end = 0;
-    let [runs, planes, windows, weights, excess] = tasks_of.parts().map(|part| {
+    let [places, planes, windows, weights, excess] = tasks_of.parts().map(|part| {
         end += part;
         scratch.wrapping_add(end - part)
     });
     let panel = PanelScratch { weights: weights.cast(), excess: excess.cast() };
     // SAFETY: passed on from the caller.
     let mut block_sums = unsafe { SumBlock::new(epilogue) };
+    let products = Products::new(level);
     let mut staged = None;
     for task in tasks {
         let (image, block) = (task / filter_blocks / row_blocks, task / filter_blocks % row_blocks);
         let work = ByteWork {
+            products: &products,
             image,
             filters: tensors.filters,
             y: tensors.y.wrapping_add(image * strides[1]),
@@ -230,17 +254,17 @@ pub(super) unsafe fn run(
                 t: &tasks_of,
                 x: tensors.x.wrapping_add(image * strides[0]),
                 rows: tasks_of.row_blocks.range(block),
+                places: places.cast(),
                 planes: planes.cast(),
                 windows: windows.cast(),
             },
-            runs: runs.cast(),
             panel,
         };
         let panels = tasks_of.filter_blocks.range(task % filter_blocks);
         // SAFETY: `tasks` lies within the call by the caller's contract; `scratch` has the elements of `ByteTasks::scratch`.
         unsafe {
             if staged != Some((image, block)) {
-                work.stage();
+                work.staging.stage();
                 staged = Some((image, block));
             }
             work.multiply(panels, &mut block_sums);
@@ -250,37 +274,39 @@ pub(super) unsafe fn run(
 
 /// Some rows of the result of one image.
 struct ByteWork<'a> {
+    products: &'a Products,
     image: usize,
     filters: *const i8,
     y: *mut i32,
     staging: Staging<'a>,
-    /// Groups from the first column to the first one of each tap, where tiles read planes.
-    runs: *mut u32,
     panel: PanelScratch,
 }
 
 impl ByteWork<'_> {
-    /// Copies what the rows read, and notes where tiles find it in planes.
-    ///
-    /// # Safety
-    /// The image and scratch are as the call states.
-    unsafe fn stage(&self) {
-        let (t, terms) = (self.staging.t, self.staging.t.terms);
-        // SAFETY: scratch holds a position for each tap.
-        unsafe {
-            for tap in 0..if t.windows { 0 } else { terms.taps } {
-                self.runs.add(tap).write((self.staging.place(tap * terms.channels) / TERMS) as u32);
-            }
-            self.staging.stage();
+    /// Groups from those that tiles read first to the first ones of each run.
+    fn runs(&self) -> &[u32] {
+        let t = self.staging.t;
+        // SAFETY: `stage` has written them.
+        if t.staged == Staged::Planes { unsafe { self.staging.places(t.terms.taps) } } else { &[0] }
+    }
+
+    /// Groups from a group of a run to the next.
+    fn step(&self) -> usize {
+        let (t, rows) = (self.staging.t, self.staging.rows.len());
+        match t.staged {
+            Staged::Planes => t.plane(rows),
+            Staged::Windows => t.tiled(rows),
+            Staged::Panels => INTEGER_COLS,
         }
     }
 
-    /// Bytes from the first column of the first group that tiles read to that of a group.
-    fn place(&self, group: usize) -> usize {
-        let (t, rows) = (self.staging.t, self.staging.rows.len());
-        match t.windows {
-            true => group * rows * t.shape.output[1] * TERMS,
-            false => self.staging.place(t.terms.first(group)),
+    /// What tiles read of columns from `column` on, which begin a tile.
+    fn columns(&self, column: usize) -> *const u8 {
+        let staging = &self.staging;
+        match staging.t.staged {
+            Staged::Planes => staging.planes.wrapping_add(column * TERMS),
+            Staged::Windows => staging.windows.wrapping_add(column * TERMS),
+            Staged::Panels => staging.windows.wrapping_add(column * staging.t.terms.groups() * TERMS),
         }
     }
 
@@ -292,7 +318,7 @@ impl ByteWork<'_> {
 
     /// Whether some columns between rows are no pixels.
     fn has_gaps(&self) -> bool {
-        !self.staging.t.windows && self.staging.t.halo[1] > 0
+        self.staging.t.staged == Staged::Planes && self.staging.t.halo[1] > 0
     }
 
     /// Computes the rows for some panels of filters, and applies the epilogue.
@@ -303,34 +329,42 @@ impl ByteWork<'_> {
         let (t, level) = (self.staging.t, self.staging.level);
         let total = t.tiled(self.staging.rows.len());
         let plane = t.shape.output[0] * t.shape.output[1];
-        for filters in panels.map(|panel| t.panels.range(panel)) {
-            let first = self.staging.rows.start * t.shape.output[1];
-            let y = self.y.wrapping_add(filters.start * plane + first);
-            let (weights, place) = ((self.filters, t.packed), |group| self.place(group));
+        let together = if t.staged == Staged::Panels { self.products.panels_together() } else { 1 };
+        for first in panels.clone().step_by(together) {
+            let end = panels.end.min(first + together);
+            let filters = t.panels.start(first)..t.panels.start(end);
+            let first_pixel = self.staging.rows.start * t.shape.output[1];
+            let y = self.y.wrapping_add(filters.start * plane + first_pixel);
+            let weights = (self.filters, t.staged == Staged::Panels);
+            let place = |run: usize, group: usize| (self.runs()[run] as usize + group * self.step()) * TERMS;
             // SAFETY: passed on from the caller.
             unsafe {
-                let panel = FilterPanel::new(level, t.terms, weights, filters.clone(), total, &self.panel, place);
+                let panel = FilterPanel::new(level, t.terms, weights, t.panels.range(first), total, &self.panel, place);
+                let next = (end > first + 1).then(|| t.panels.range(first + 1).len());
                 for columns in (0..total).step_by(SumBlock::COLS).map(|c| c..total.min(c + SumBlock::COLS)) {
                     let pixels = [columns.start, columns.end].map(|column| self.pixels(column));
                     if pixels[0] == pixels[1] {
                         continue;
                     }
                     let (y, ldc) = block.place(y.wrapping_add(pixels[0]), plane as isize);
-                    for column in columns.clone().step_by(INTEGER_COLS) {
-                        let cols = INTEGER_COLS.min(columns.end - column);
+                    // Panels that are not narrowed are multiplied together.
+                    let plain = t.staged == Staged::Panels && !level.widens();
+                    let step = if plain { SumBlock::COLS } else { INTEGER_COLS };
+                    for column in columns.clone().step_by(step) {
+                        let cols = step.min(columns.end - column);
                         let y = y.wrapping_add(self.pixels(column) - pixels[0]);
                         // Excess is added to all columns of a tile.
                         if !self.has_gaps() && (cols == INTEGER_COLS || !panel.is_narrowed()) {
-                            self.tile(&panel, cols, column, (y, ldc));
+                            self.tile((&panel, next), cols, column, (y, ldc));
                             continue;
                         }
-                        let mut sums = [[MaybeUninit::<i32>::uninit(); INTEGER_COLS]; MR];
-                        self.tile(&panel, cols, column, (sums.as_mut_ptr().cast(), INTEGER_COLS as isize));
+                        let mut sums = [[MaybeUninit::<i32>::uninit(); INTEGER_COLS]; 2 * MR];
+                        self.tile((&panel, next), cols, column, (sums.as_mut_ptr().cast(), INTEGER_COLS as isize));
                         for (filter, sums) in sums.iter().enumerate().take(filters.len()) {
                             self.keep(&sums[..cols], column, y.wrapping_offset(filter as isize * ldc));
                         }
                     }
-                    let [from, to] = pixels.map(|pixel| first + pixel);
+                    let [from, to] = pixels.map(|pixel| first_pixel + pixel);
                     block.finish([self.image as u64, 0, 0], filters.clone(), from..to);
                 }
             }
@@ -355,42 +389,50 @@ impl ByteWork<'_> {
         }
     }
 
-    /// The sums of the filters of a panel for at most [`INTEGER_COLS`] columns from `column` on.
+    /// The sums of the filters of a panel, and of so many in the one packed behind it, for columns from `column` on.
     ///
     /// # Safety
     /// What they read is staged, and the sums are writable.
-    unsafe fn tile(&self, panel: &FilterPanel, cols: usize, column: usize, (c, ldc): (*mut i32, isize)) {
-        let (t, terms, rows) = (self.staging.t, self.staging.t.terms, self.staging.rows.len());
-        let group = panel.filters * TERMS;
-        let (staged, parts, runs, b_step) = match t.windows {
-            true => (self.staging.windows, terms.parts(), &[0][..], rows * t.shape.output[1]),
-            false => {
-                // SAFETY: `stage` has written them.
-                let taps = unsafe { core::slice::from_raw_parts(self.runs.cast_const(), terms.taps) };
-                (self.staging.planes, terms.quad_parts(), taps, t.plane(rows))
-            }
-        };
-        let b = staged.wrapping_add(column * TERMS).cast_const();
-        for groups in (0..parts.parts()).map(|part| parts.range(part)) {
+    unsafe fn tile(
+        &self,
+        (panel, next): (&FilterPanel, Option<usize>),
+        cols: usize,
+        column: usize,
+        (c, ldc): (*mut i32, isize),
+    ) {
+        let terms = self.staging.t.terms;
+        let (group, step, runs) = (panel.filters * TERMS, self.step(), self.runs());
+        let filled = self.staging.t.staged == Staged::Panels;
+        let b = self.columns(column);
+        for groups in terms.parts() {
             let tile = IntegerTile {
                 runs,
                 groups: groups.len(),
                 a: panel.weights.wrapping_add(groups.start * runs.len() * group).cast(),
-                a_row: TERMS as isize,
-                a_step: group,
+                a_row: (CHUNK * TERMS) as isize,
+                a_rest_row: (if filled { CHUNK } else { groups.len() % CHUNK } * TERMS) as isize,
+                a_chunk: CHUNK * group,
                 a_run: groups.len() * group,
                 rows: panel.filters,
-                b: b.wrapping_add(groups.start * b_step * TERMS),
-                b_step,
+                filled,
+                b: b.wrapping_add(groups.start * step * TERMS),
+                b_step: step,
+                b_tile: terms.groups() * INTEGER_COLS * TERMS,
                 cols,
                 c,
                 ldc,
                 continued: groups.start > 0,
+                ahead: (core::ptr::null(), 0),
                 left_signed: true,
                 narrowed: panel.is_narrowed(),
             };
+            let next = next.map(|rows| {
+                let behind = panel.filters * terms.packed_groups() + rows * groups.start;
+                let a = panel.weights.wrapping_add(behind * TERMS).cast();
+                NextRows { a, a_chunk: CHUNK * rows * TERMS, rows }
+            });
             // SAFETY: by the caller's contract.
-            unsafe { self.staging.level.integer_tile(&tile) };
+            unsafe { self.products.integer_tiles(&tile, next) };
         }
         // SAFETY: as above.
         unsafe { panel.add_excess(self.staging.level, b, (c, ldc)) };

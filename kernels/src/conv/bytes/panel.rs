@@ -23,7 +23,7 @@ pub(super) struct PanelScratch {
 impl PanelScratch {
     /// Elements of four bytes of each part.
     pub fn sizes(terms: FilterTerms) -> [usize; 2] {
-        [MR * terms.groups(), 2 * most_excess(terms)]
+        [MR * terms.packed_groups(), 2 * most_excess(terms)]
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) struct FilterPanel {
 impl FilterPanel {
     /// The panel of some filters. It is narrowed where the processor needs that, for at least [`NARROWED_COLS`] columns and at most
     /// [`most_excess`] weights with an excess. `weights`: all filters, `packed` or row-major. `place`: the distance in bytes from the
-    /// first group of columns to a group.
+    /// first column of groups to that of a group of a run.
     ///
     /// # Safety
     /// The filters exist, and scratch has the sizes of [`PanelScratch::sizes`].
@@ -56,11 +56,11 @@ impl FilterPanel {
         filters: Range<usize>,
         columns: usize,
         scratch: &PanelScratch,
-        place: impl Fn(usize) -> usize,
+        place: impl Fn(usize, usize) -> usize,
     ) -> FilterPanel {
         let rows = filters.len();
         let from = match packed {
-            true => weights.wrapping_add(filters.start * terms.groups() * TERMS),
+            true => weights.wrapping_add(filters.start * terms.packed_groups() * TERMS),
             false => weights.wrapping_add(filters.start * terms.count()),
         };
         let pack = || match packed {
@@ -78,7 +78,7 @@ impl FilterPanel {
         let mut found = 0;
         let row = NarrowedRow {
             from: plain.weights,
-            terms: rows * terms.groups() * TERMS,
+            terms: rows * terms.packed_groups() * TERMS,
             to: scratch.weights,
             excess: scratch.excess,
             room: most_excess(terms),
@@ -90,7 +90,7 @@ impl FilterPanel {
             if found > row.room {
                 return FilterPanel { weights: pack(), ..plain };
             }
-            let ends = by_filter(core::slice::from_raw_parts_mut(scratch.excess, found), rows, place);
+            let ends = by_filter(terms, core::slice::from_raw_parts_mut(scratch.excess, found), rows, place);
             FilterPanel { weights: scratch.weights, ends: Some(ends), ..plain }
         }
     }
@@ -119,8 +119,13 @@ impl FilterPanel {
 }
 
 /// Makes a list of (place in a panel, value) one of (place of the column, value), in the order of filters; where each filter's end.
-fn by_filter(listed: &mut [[i32; 2]], rows: usize, place: impl Fn(usize) -> usize) -> [usize; MR] {
-    let filter = |at: i32| at as usize / TERMS % rows;
+fn by_filter(
+    terms: FilterTerms,
+    listed: &mut [[i32; 2]],
+    filters: usize,
+    place: impl Fn(usize, usize) -> usize,
+) -> [usize; MR] {
+    let filter = |at: i32| terms.place(filters, at as usize).0;
     let mut ends = [0; MR];
     listed.iter().for_each(|[at, _]| ends[filter(*at)] += 1);
     let (mut next, mut before) = ([0; MR], 0);
@@ -128,7 +133,7 @@ fn by_filter(listed: &mut [[i32; 2]], rows: usize, place: impl Fn(usize) -> usiz
         (*next, *end) = (before, before + *end);
         before = *end;
     }
-    for of in 0..rows {
+    for of in 0..filters {
         while next[of] < ends[of] {
             let at = next[of];
             let other = filter(listed[at][0]);
@@ -137,7 +142,8 @@ fn by_filter(listed: &mut [[i32; 2]], rows: usize, place: impl Fn(usize) -> usiz
         }
     }
     for [at, _] in listed {
-        *at = (place(*at as usize / TERMS / rows) + *at as usize % TERMS) as i32;
+        let (_, run, group) = terms.place(filters, *at as usize);
+        *at = (place(run, group) + *at as usize % TERMS) as i32;
     }
     ends
 }

@@ -5,13 +5,12 @@
 //! next, with a halo of columns that are no pixels. Planes hold groups of four channels of a pixel, which a tile reads, or
 //! bytes of one channel.
 //!
-//! Where the halo is a large part, or channels do not come in fours, windows are copied from the planes: for each group of
-//! terms its four bytes of one pixel after the other.
+//! Windows are copied from the planes: for each group of terms its four bytes of one pixel after the other.
 
 use core::ops::Range;
 
-use super::ByteTasks;
-use crate::isa_levels::{INTEGER_COLS, IntegerGroup, IsaLevel, TERMS};
+use super::{ByteTasks, Staged};
+use crate::isa_levels::{CHUNK, INTEGER_COLS, IntegerGroup, IsaLevel, TERMS};
 
 /// Bytes that are copied at once: what lies behind the end of a row is overwritten by the next one.
 pub(super) const COPIED: usize = 16;
@@ -24,6 +23,8 @@ pub(super) struct Staging<'a> {
     pub x: *const u8,
     /// Rows of the result.
     pub rows: Range<usize>,
+    /// Where [`Staging::places`] are noted.
+    pub places: *mut u32,
     pub planes: *mut u8,
     pub windows: *mut u8,
 }
@@ -31,9 +32,15 @@ pub(super) struct Staging<'a> {
 /// Elements of four bytes for planes and windows of so many rows, with room behind them that copies and tiles may touch.
 pub(super) fn sizes(t: &ByteTasks, rows: usize) -> [usize; 2] {
     let planes = (t.phases[0] * t.phases[1] * t.plane(rows) * t.terms.channels).div_ceil(TERMS);
-    match t.windows {
-        true => [planes + 2 * COPIED, t.terms.groups() * rows * t.shape.output[1] + INTEGER_COLS + COPIED],
-        false => [planes + INTEGER_COLS + 1, 0],
+    match t.staged {
+        Staged::Planes => [planes + INTEGER_COLS + 1, 0],
+        Staged::Windows => [planes + 2 * COPIED, t.terms.groups() * t.tiled(rows) + INTEGER_COLS + COPIED],
+        Staged::Panels => {
+            let planes = if t.from_image() { 0 } else { planes + 2 * COPIED };
+            // Groups behind the last ones of a panel are read.
+            let behind = (CHUNK + 1) * INTEGER_COLS;
+            [planes, t.terms.groups() * t.tiled(rows).next_multiple_of(INTEGER_COLS) + behind]
+        }
     }
 }
 
@@ -54,11 +61,43 @@ impl Staging<'_> {
         (plane * self.plane() + row * t.width() + column) * together
     }
 
-    /// Copies what the rows read.
+    /// Groups of four bytes from those that tiles read first to the first ones of each tap, or bytes to what is read of each term.
+    ///
+    /// # Safety
+    /// So many have been noted.
+    pub unsafe fn places(&self, count: usize) -> &[u32] {
+        // SAFETY: by the caller's contract.
+        unsafe { core::slice::from_raw_parts(self.places.cast_const(), count) }
+    }
+
+    /// Copies what the rows read, and notes where it is found.
     ///
     /// # Safety
     /// The image is as the call states, and planes and windows have the sizes of [`sizes`].
     pub unsafe fn stage(&self) {
+        let (t, terms) = (self.t, self.t.terms);
+        // SAFETY: passed on from the caller; the planes have been written where windows are copied from them.
+        unsafe {
+            if !t.from_image() {
+                self.stage_planes();
+            }
+            match t.staged {
+                Staged::Windows => self.copy_windows(),
+                Staged::Panels => self.copy_panels(),
+                Staged::Planes => {
+                    for tap in 0..terms.taps {
+                        self.places.add(tap).write((self.place(tap * terms.channels) / TERMS) as u32);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies what the rows read to planes.
+    ///
+    /// # Safety
+    /// As [`Staging::stage`].
+    unsafe fn stage_planes(&self) {
         let t = self.t;
         let bytes = t.terms.channels_together();
         let planes = t.terms.channels / bytes;
@@ -73,10 +112,6 @@ impl Staging<'_> {
                     _ => self.stage_plane::<1>(phase, x, to),
                 }
             }
-        }
-        if t.windows {
-            // SAFETY: the planes have been written.
-            unsafe { self.copy_windows() };
         }
     }
 
@@ -141,50 +176,25 @@ impl Staging<'_> {
         }
     }
 
-    /// Copies the four bytes of each group of terms for one pixel after the other.
+    /// Copies the four bytes of each group of terms, which are of several taps, for one pixel after the other.
     ///
     /// # Safety
     /// The planes have been written, and there is room for the windows.
     unsafe fn copy_windows(&self) {
         let (t, terms) = (self.t, self.t.terms);
         let (pixels, rows) = (t.shape.output[1], self.rows.len());
-        let by_channels = terms.by_channels();
-        let from = |term: usize| self.planes.wrapping_add(self.place(term)).cast_const();
-        for (group, first) in terms.firsts().enumerate() {
+        for group in 0..terms.groups() {
             let to = self.windows.wrapping_add(group * rows * pixels * TERMS);
-            // Weights of terms that there are not are 0, whatever they are multiplied with.
-            let there = |term: usize| if first + term < terms.count() { first + term } else { first };
-            let from: [*const u8; TERMS] = match by_channels {
-                true => [from(first); TERMS],
-                false => core::array::from_fn(|term| from(there(term))),
-            };
+            let from: [*const u8; TERMS] = core::array::from_fn(|i| {
+                self.planes.wrapping_add(self.place(terms.readable(group * TERMS + i))).cast_const()
+            });
             for row in 0..rows {
                 let to = to.wrapping_add(row * pixels * TERMS);
+                let rows = from.map(|from| from.wrapping_add(row * t.width()));
+                let cols = pixels.next_multiple_of(COPIED);
                 // SAFETY: planes and windows have room for a copy that goes beyond a row.
-                unsafe {
-                    if by_channels {
-                        copy_whole(from[0].wrapping_add(row * t.width() * TERMS), to, pixels * TERMS);
-                    } else {
-                        let rows = from.map(|from| from.wrapping_add(row * t.width()));
-                        let cols = pixels.next_multiple_of(COPIED);
-                        self.level.integer_group(&IntegerGroup { terms: TERMS, rows, step: 1, cols, to });
-                    }
-                }
+                unsafe { self.level.integer_group(&IntegerGroup { terms: TERMS, rows, step: 1, cols, to }) };
             }
-        }
-    }
-}
-
-/// Copies so many bytes, in parts of [`COPIED`].
-///
-/// # Safety
-/// Both sides have room for whole parts.
-pub(super) unsafe fn copy_whole(from: *const u8, to: *mut u8, bytes: usize) {
-    for at in (0..bytes).step_by(COPIED) {
-        // SAFETY: by the caller's contract.
-        unsafe {
-            let part = from.wrapping_add(at).cast::<[u8; COPIED]>().read();
-            to.wrapping_add(at).cast::<[u8; COPIED]>().write(part);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The terms of filters of bytes `[oc, kh, kw, ic]` in groups of four, in the order in which a tile adds them up, and the
-//! packed form of filters: panels of at most [`MR`] filters of nearly equal number, for each group four weights of one filter
-//! after the other. Weights that there are not are 0.
+//! packed form of filters: panels of at most [`MR`] filters of nearly equal number, for each chunk of groups its weights of one
+//! filter after the other. Weights that there are not are 0, also those behind the last group of a chunk that is packed ahead of time.
 
 use core::ops::Range;
 
-use tensorc_abi::Conv2d;
+use tensorc_abi::{Conv2d, ConvPass};
 
 use crate::blocking::{EvenSplit, row_panels};
-use crate::isa_levels::{MR, TERMS};
+use crate::isa_levels::{CHUNK, MR, TERMS};
 
 /// Groups of terms that a tile adds up at a time: what sixteen columns of it read stays in the first-level cache.
 const DEPTH: usize = 128;
@@ -17,11 +17,19 @@ const DEPTH: usize = 128;
 pub(super) struct FilterTerms {
     pub taps: usize,
     pub channels: usize,
+    /// Whether filters are packed ahead of time: their terms are added up in turn, and not some channels of all taps before the next
+    /// ones; and zeros fill their last chunk.
+    filled: bool,
 }
 
 impl FilterTerms {
     pub fn new(call: &Conv2d) -> FilterTerms {
-        FilterTerms { taps: (call.kernel[0] * call.kernel[1]) as usize, channels: call.in_channels as usize }
+        let channels = call.in_channels as usize;
+        FilterTerms {
+            taps: (call.kernel[0] * call.kernel[1]) as usize,
+            channels,
+            filled: call.pass == ConvPass::PackedBytes,
+        }
     }
 
     pub fn count(&self) -> usize {
@@ -32,7 +40,22 @@ impl FilterTerms {
         self.count().div_ceil(TERMS)
     }
 
-    /// Whether a group is four channels of a tap, and not any four terms in turn.
+    /// Groups of a filter in a panel.
+    pub fn packed_groups(&self) -> usize {
+        if self.filled { self.groups().next_multiple_of(CHUNK) } else { self.groups() }
+    }
+
+    /// Groups that a filter has in a chunk of so many.
+    fn packed_chunk(&self, groups: usize) -> usize {
+        if self.filled { CHUNK } else { groups }
+    }
+
+    /// Whether all terms are added up in turn.
+    fn in_turn(&self) -> bool {
+        self.filled || !self.by_channels()
+    }
+
+    /// Whether a group is four channels of a tap, and not of several taps.
     pub fn by_channels(&self) -> bool {
         self.channels.is_multiple_of(TERMS)
     }
@@ -42,42 +65,51 @@ impl FilterTerms {
         if self.by_channels() { TERMS } else { 1 }
     }
 
-    /// Groups of channels, if a group is four of them.
-    pub fn quads(&self) -> usize {
-        self.channels / TERMS
+    /// Runs of groups that lie one after the other: the groups of channels of each tap, or all groups.
+    pub fn runs(&self) -> usize {
+        if self.in_turn() { 1 } else { self.taps }
     }
 
-    /// Groups of channels that all taps have a turn with before the next ones.
-    pub fn quad_parts(&self) -> EvenSplit {
-        EvenSplit::by(self.quads(), (DEPTH / self.taps.max(1)).max(1))
+    /// Groups of a run.
+    pub fn of_run(&self) -> usize {
+        if self.in_turn() { self.groups() } else { self.channels / TERMS }
     }
 
-    /// Groups of a panel that are added up together, in their order.
-    pub fn parts(&self) -> EvenSplit {
-        EvenSplit::by(self.groups(), DEPTH)
+    /// Parts of a run, in whole chunks but for the last one. A part of all runs is added up before the next one.
+    pub fn parts(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let groups = self.of_run();
+        let parts = EvenSplit::by(groups.div_ceil(CHUNK), (DEPTH / self.runs().max(1) / CHUNK).max(1));
+        (0..parts.parts()).map(move |part| parts.start(part) * CHUNK..groups.min(parts.start(part + 1) * CHUNK))
     }
 
-    /// The first term of each group.
-    pub fn firsts(self) -> impl Iterator<Item = usize> {
-        let parts = if self.by_channels() { self.quad_parts() } else { EvenSplit::into(0, 1) };
-        let of_part = move |part: usize| {
-            let quads = parts.range(part);
-            (0..self.taps).flat_map(move |tap| quads.clone().map(move |quad| tap * self.channels + quad * TERMS))
-        };
-        let in_turn = if self.by_channels() { 0 } else { self.groups() };
-        (0..parts.parts()).flat_map(of_part).chain((0..in_turn).map(|group| group * TERMS))
+    /// Chunks of groups of a run, in the order in which they are packed: the run, and the groups.
+    fn chunks(self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let of_run = |part: Range<usize>| part.clone().step_by(CHUNK).map(move |g| g..part.end.min(g + CHUNK));
+        self.parts().flat_map(move |part| {
+            (0..self.runs()).flat_map(move |run| of_run(part.clone()).map(move |groups| (run, groups)))
+        })
     }
 
-    /// The first term of a group.
-    pub fn first(&self, group: usize) -> usize {
-        if !self.by_channels() {
-            return group * TERMS;
-        }
-        let parts = self.quad_parts();
-        let starts = (0..parts.parts()).map(|part| parts.range(part));
-        let quads = starts.take_while(|quads| quads.start * self.taps <= group).last().unwrap_or(0..1);
-        let within = group - quads.start * self.taps;
-        within / quads.len() * self.channels + (quads.start + within % quads.len()) * TERMS
+    /// A term that there is: weights of others are 0, whatever they are multiplied with.
+    pub fn readable(&self, term: usize) -> usize {
+        if term < self.count() { term } else { term / TERMS * TERMS }
+    }
+
+    /// The first term of a group of a run.
+    fn first(&self, run: usize, group: usize) -> usize {
+        run * self.channels + group * TERMS
+    }
+
+    /// Where the term at byte `at` of a packed panel of so many filters belongs: the filter, the run and the group of it.
+    pub fn place(&self, filters: usize, at: usize) -> (usize, usize, usize) {
+        let (at, before) = (at / TERMS, at / TERMS / filters);
+        let part = self.parts().take_while(|part| part.start * self.runs() <= before).last().unwrap_or(0..1);
+        let within = before - part.start * self.runs();
+        let run = (within / part.len()).min(self.runs() - 1);
+        let first = (within - run * part.len()) / CHUNK * CHUNK;
+        let groups = self.packed_chunk(CHUNK.min(part.len() - first));
+        let in_chunk = at - (part.start * self.runs() + run * part.len() + first) * filters;
+        (in_chunk / groups, run, part.start + first + in_chunk % groups)
     }
 }
 
@@ -88,7 +120,7 @@ pub(super) fn panels(call: &Conv2d) -> EvenSplit {
 
 /// Elements of four bytes of the packed form.
 pub(super) fn packed_len(call: &Conv2d) -> usize {
-    call.out_channels as usize * FilterTerms::new(call).groups()
+    call.out_channels as usize * FilterTerms::new(call).packed_groups()
 }
 
 /// Writes some panels.
@@ -100,7 +132,7 @@ pub(super) unsafe fn pack(call: &Conv2d, units: Range<usize>, src: *const i8, ds
     let first = panels.start(units.start);
     for filters in units.map(|unit| panels.range(unit)) {
         let from = src.wrapping_add((filters.start - first) * terms.count());
-        let to = dst[filters.start * terms.groups()..filters.end * terms.groups()].as_mut_ptr().cast();
+        let to = dst[filters.start * terms.packed_groups()..filters.end * terms.packed_groups()].as_mut_ptr().cast();
         // SAFETY: by the caller's contract.
         unsafe { pack_panel(terms, filters.len(), from, to) };
     }
@@ -112,20 +144,26 @@ pub(super) unsafe fn pack(call: &Conv2d, units: Range<usize>, src: *const i8, ds
 /// `from` addresses their weights, one filter after the other, and `to` has room for their groups.
 pub(super) unsafe fn pack_panel(terms: FilterTerms, filters: usize, from: *const i8, to: *mut i8) {
     debug_assert!(filters <= MR, "a panel of at most {MR} filters");
-    for (group, first) in terms.firsts().enumerate() {
-        let count = TERMS.min(terms.count() - first);
-        for filter in 0..filters {
-            let weights = from.wrapping_add(filter * terms.count() + first);
-            let to = to.wrapping_add((group * filters + filter) * TERMS);
-            // SAFETY: the weights are the filter's, and the group has room for four.
-            unsafe {
-                match count {
-                    TERMS => to.cast::<[i8; TERMS]>().write(weights.cast::<[i8; TERMS]>().read()),
-                    _ => {
-                        to.cast::<[i8; TERMS]>().write([0; TERMS]);
-                        core::ptr::copy_nonoverlapping(weights, to, count);
+    let mut to = to.cast::<[i8; TERMS]>();
+    for (run, groups) in terms.chunks() {
+        for weights in (0..filters).map(|filter| from.wrapping_add(filter * terms.count())) {
+            for first in groups.clone().map(|group| terms.first(run, group)) {
+                // SAFETY: the weights are the filter's, and the group has room for four.
+                unsafe {
+                    match terms.count() - first {
+                        TERMS.. => to.write(weights.add(first).cast::<[i8; TERMS]>().read()),
+                        count => {
+                            to.write([0; TERMS]);
+                            core::ptr::copy_nonoverlapping(weights.add(first), to.cast(), count);
+                        }
                     }
                 }
+                to = to.wrapping_add(1);
+            }
+            for _ in groups.len()..terms.packed_chunk(groups.len()) {
+                // SAFETY: the chunk has room for them.
+                unsafe { to.write([0; TERMS]) };
+                to = to.wrapping_add(1);
             }
         }
     }
