@@ -303,7 +303,8 @@ fn aim(options: &mut Options, gpu: Option<&dyn Driver>) {
             let isa = Isa::native().ok();
             let scale = isa.is_some_and(|isa| options.backend.scales(isa));
             let loops = isa.and_then(|isa| options.backend.loops(isa));
-            Processor::Cpu(Cpu { vectors: options.backend.vectors(), scale, loops })
+            let tiles = tensorc_kernels::isa() == tensorc_kernels::Isa::Amx;
+            Processor::Cpu(Cpu { vectors: options.backend.vectors(), scale, loops, tiles })
         }
     };
 }

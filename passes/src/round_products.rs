@@ -11,6 +11,7 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim};
 use tensorc_schedule::recognise::attention::attention_at;
 use tensorc_schedule::recognise::contract::{LibraryCall, library_call};
+use tensorc_schedule::target::{Cpu, Processor};
 
 use crate::manager::{Pass, PassCx};
 use crate::options::Precision;
@@ -33,9 +34,10 @@ impl Pass for RoundProducts {
         if cx.options.target.is_gpu() || !cx.options.reassociate {
             return Ok(false);
         }
+        let tiles = matches!(cx.options.target.processor, Processor::Cpu(Cpu { tiles: true, .. }));
         let mut changed = false;
         for node in graph.order() {
-            for found in advice(|| rounded(graph, node, keep))? {
+            for found in advice(|| rounded(graph, node, keep, tiles))? {
                 let NodeKind::Prim(Prim::Contract(c)) = &mut graph.node_mut(found).kind else { continue };
                 *c = Arc::new(Contraction { algorithm: ConvAlgorithm::Bf16, ..(**c).clone() });
                 changed = true;
@@ -46,11 +48,11 @@ impl Pass for RoundProducts {
 }
 
 /// The contractions that round their operands with the one of a node: itself if it has a constant matrix or filters, both
-/// products of an attention that it ends, or none.
-fn rounded(graph: &Graph, node: NodeId, keep: &BTreeSet<String>) -> Result<Vec<NodeId>> {
+/// products of an attention that it ends, or none. With `tiles`, also those of Winograd's convolutions.
+fn rounded(graph: &Graph, node: NodeId, keep: &BTreeSet<String>, tiles: bool) -> Result<Vec<NodeId>> {
     let exact = |node: NodeId| match &graph.node(node).kind {
         NodeKind::Prim(Prim::Contract(c)) if !keep.contains(&*graph.node(node).name) => {
-            Some(c).filter(|c| c.algorithm == ConvAlgorithm::Direct)
+            Some(c).filter(|c| c.algorithm == ConvAlgorithm::Direct || tiles && c.algorithm != ConvAlgorithm::Bf16)
         }
         _ => None,
     };
@@ -68,7 +70,8 @@ fn rounded(graph: &Graph, node: NodeId, keep: &BTreeSet<String>) -> Result<Vec<N
             is_constant(usize::from(!gemm.swapped)) && is_shared && gemm.call.k.example() >= FEWEST_TERMS
         }
         Some(LibraryCall::Conv(conv)) => {
-            conv.pass == ConvPass::Forward && conv.allows(ConvAlgorithm::Bf16) && is_constant(1)
+            let forward = [ConvPass::Forward, ConvPass::by(c.algorithm)].contains(&conv.pass);
+            forward && conv.allows(ConvAlgorithm::Bf16) && is_constant(1)
         }
         None => false,
     };

@@ -37,6 +37,8 @@ pub struct Cpu {
     pub scale: bool,
     /// The instructions that loops over wide vectors are written with, where the back end has narrow ones.
     pub loops: Option<VectorLevel>,
+    /// Whether products of bf16 take so little time that Winograd convolutions of f32 take more (AMX).
+    pub tiles: bool,
 }
 
 /// Instructions for vectors of x86-64.

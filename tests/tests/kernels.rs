@@ -36,9 +36,12 @@ fn targets() -> [(&'static str, Target); 6] {
     let libraries = VendorLibraries { products: true, convolutions: true };
     let with_libraries = Target::gpu(Gpu { libraries, ..Gpu::new(Capability::Sm90a) });
     [
-        ("narrow", Target::cpu(Cpu { vectors: Vectors::Narrow, scale: false, loops: None })),
-        ("loops", Target::cpu(Cpu { vectors: Vectors::Narrow, scale: false, loops: Some(VectorLevel::Avx512) })),
-        ("wide", Target::cpu(Cpu { vectors: Vectors::Wide, scale: true, loops: None })),
+        ("narrow", Target::cpu(Cpu { vectors: Vectors::Narrow, scale: false, loops: None, tiles: false })),
+        (
+            "loops",
+            Target::cpu(Cpu { vectors: Vectors::Narrow, scale: false, loops: Some(VectorLevel::Avx512), tiles: false }),
+        ),
+        ("wide", Target::cpu(Cpu { vectors: Vectors::Wide, scale: true, loops: None, tiles: false })),
         ("sm_80", Target::gpu(Gpu::new(Capability::Sm80))),
         ("sm_90a", Target::gpu(Gpu::new(Capability::Sm90a))),
         ("sm_90a-libraries", Target { tf32: true, ..with_libraries }),
