@@ -162,7 +162,7 @@ impl ByteTasks {
     }
 
     /// Whether windows are copied from the image, of which each column is a pixel.
-    fn from_image(&self) -> bool {
+    fn reads_image(&self) -> bool {
         let s = &self.shape;
         self.staged == Staged::Panels
             && s.kernel == [1; 2]
@@ -174,7 +174,7 @@ impl ByteTasks {
 
     /// Whether windows are copied from planes of one channel each.
     fn by_terms(&self) -> bool {
-        self.from_image() || !self.terms.by_channels()
+        self.reads_image() || !self.terms.by_channels()
     }
 
     fn tasks(&self) -> usize {

@@ -36,7 +36,7 @@ pub(super) fn sizes(t: &ByteTasks, rows: usize) -> [usize; 2] {
         Staged::Planes => [planes + INTEGER_COLS + 1, 0],
         Staged::Windows => [planes + 2 * COPIED, t.terms.groups() * t.tiled(rows) + INTEGER_COLS + COPIED],
         Staged::Panels => {
-            let planes = if t.from_image() { 0 } else { planes + 2 * COPIED };
+            let planes = if t.reads_image() { 0 } else { planes + 2 * COPIED };
             // Groups behind the last ones of a panel are read.
             let behind = (CHUNK + 1) * INTEGER_COLS;
             [planes, t.terms.groups() * t.tiled(rows).next_multiple_of(INTEGER_COLS) + behind]
@@ -78,7 +78,7 @@ impl Staging<'_> {
         let (t, terms) = (self.t, self.t.terms);
         // SAFETY: passed on from the caller; the planes have been written where windows are copied from them.
         unsafe {
-            if !t.from_image() {
+            if !t.reads_image() {
                 self.stage_planes();
             }
             match t.staged {

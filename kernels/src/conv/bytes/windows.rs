@@ -25,7 +25,7 @@ impl Staging<'_> {
             unsafe {
                 if t.by_terms() {
                     let (from, readable) =
-                        if t.from_image() { (self.x, false) } else { (self.planes.cast_const(), true) };
+                        if t.reads_image() { (self.x, false) } else { (self.planes.cast_const(), true) };
                     self.level.term_windows(&TermWindows { runs, from, places, readable, to });
                     continue;
                 }
@@ -49,7 +49,7 @@ impl Staging<'_> {
     /// Scratch has room for them.
     unsafe fn note_places(&self) -> &[u32] {
         let (t, terms) = (self.t, self.t.terms);
-        let place = |term: usize| match t.from_image() {
+        let place = |term: usize| match t.reads_image() {
             true => term * t.shape.input[0] * t.shape.input[1],
             false => self.place(term),
         };
@@ -67,7 +67,7 @@ impl Staging<'_> {
     fn runs<'a>(&self, first: usize, count: usize, runs: &'a mut [ColumnRun; INTEGER_COLS]) -> &'a [ColumnRun] {
         let (pixels, width) = (self.t.shape.output[1], self.t.width());
         if pixels == width {
-            let before = if self.t.from_image() { self.rows.start * width } else { 0 };
+            let before = if self.t.reads_image() { self.rows.start * width } else { 0 };
             runs[0] = ColumnRun { from: before + first, column: 0, len: count };
             return &runs[..1];
         }
