@@ -45,11 +45,6 @@ impl FilterTerms {
         if self.filled { self.groups().next_multiple_of(CHUNK) } else { self.groups() }
     }
 
-    /// Groups that a filter has in a chunk of so many.
-    fn packed_chunk(&self, groups: usize) -> usize {
-        if self.filled { CHUNK } else { groups }
-    }
-
     /// Whether all terms are added up in turn.
     fn in_turn(&self) -> bool {
         self.filled || !self.by_channels()
@@ -102,12 +97,16 @@ impl FilterTerms {
 
     /// Where the term at byte `at` of a packed panel of so many filters belongs: the filter, the run and the group of it.
     pub fn place(&self, filters: usize, at: usize) -> (usize, usize, usize) {
-        let (at, before) = (at / TERMS, at / TERMS / filters);
+        let at = at / TERMS;
+        if self.filled {
+            let (chunk, within) = (at / (filters * CHUNK), at % (filters * CHUNK));
+            return (within / CHUNK, 0, chunk * CHUNK + within % CHUNK);
+        }
+        let before = at / filters;
         let part = self.parts().take_while(|part| part.start * self.runs() <= before).last().unwrap_or(0..1);
         let within = before - part.start * self.runs();
-        let run = (within / part.len()).min(self.runs() - 1);
-        let first = (within - run * part.len()) / CHUNK * CHUNK;
-        let groups = self.packed_chunk(CHUNK.min(part.len() - first));
+        let (run, first) = (within / part.len(), within % part.len() / CHUNK * CHUNK);
+        let groups = CHUNK.min(part.len() - first);
         let in_chunk = at - (part.start * self.runs() + run * part.len() + first) * filters;
         (in_chunk / groups, run, part.start + first + in_chunk % groups)
     }
@@ -146,6 +145,7 @@ pub(super) unsafe fn pack_panel(terms: FilterTerms, filters: usize, from: *const
     debug_assert!(filters <= MR, "a panel of at most {MR} filters");
     let mut to = to.cast::<[i8; TERMS]>();
     for (run, groups) in terms.chunks() {
+        let room = if terms.filled { CHUNK } else { groups.len() };
         for weights in (0..filters).map(|filter| from.wrapping_add(filter * terms.count())) {
             for first in groups.clone().map(|group| terms.first(run, group)) {
                 // SAFETY: the weights are the filter's, and the group has room for four.
@@ -160,7 +160,7 @@ pub(super) unsafe fn pack_panel(terms: FilterTerms, filters: usize, from: *const
                 }
                 to = to.wrapping_add(1);
             }
-            for _ in groups.len()..terms.packed_chunk(groups.len()) {
+            for _ in groups.len()..room {
                 // SAFETY: the chunk has room for them.
                 unsafe { to.write([0; TERMS]) };
                 to = to.wrapping_add(1);
