@@ -48,7 +48,8 @@ impl Pass for RoundProducts {
 }
 
 /// The contractions that round their operands with the one of a node: itself if it has a constant matrix or filters, both
-/// products of an attention that it ends, or none. With `tiles`, also those of Winograd's convolutions.
+/// products of an attention that it ends, or none. With `tiles`, Winograd convolutions are
+/// rounded, too.
 fn rounded(graph: &Graph, node: NodeId, keep: &BTreeSet<String>, tiles: bool) -> Result<Vec<NodeId>> {
     let exact = |node: NodeId| match &graph.node(node).kind {
         NodeKind::Prim(Prim::Contract(c)) if !keep.contains(&*graph.node(node).name) => {

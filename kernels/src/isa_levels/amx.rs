@@ -187,7 +187,7 @@ unsafe fn copy(rows: usize, cols: usize, (from, step): (*mut i32, isize), (to, t
     }
 }
 
-/// Sets a tile of C to zero, or to what is there.
+/// Initialises an accumulator tile: with zeros, or with the sums that C holds.
 macro_rules! begin {
     ($tile:literal, $continued:expr, $c:expr, $stride:expr) => {
         match $continued {
@@ -202,7 +202,7 @@ macro_rules! begin {
     };
 }
 
-/// Writes a tile of C.
+/// Stores an accumulator tile to C.
 macro_rules! end {
     ($tile:literal, $c:expr, $stride:expr) => {
         asm!(

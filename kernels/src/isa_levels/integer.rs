@@ -19,7 +19,8 @@ pub(crate) const TERMS: usize = BYTE_TERMS as usize;
 pub(crate) const CHUNK: usize = 16;
 
 /// Tiles of C side by side: `C[i, j] (+)= Σ_k A[i, k]·B[k, j]` for `i < rows ≤ MR`, `j < cols`, modulo 2³². The terms come
-/// in groups, and the groups in runs. In A, those of a run come in chunks of [`CHUNK`], and a rest.
+/// in groups, and the groups in runs. In A, the groups of a run are
+/// divided into chunks of [`CHUNK`] groups; the last chunk may have fewer.
 pub(crate) struct IntegerTile<'a> {
     /// Groups of B from `b` to the first of each run.
     pub runs: &'a [u32],
@@ -56,7 +57,7 @@ pub(crate) struct IntegerTile<'a> {
     pub narrowed: bool,
 }
 
-/// Rows of C behind those of a tile: as it, but for these.
+/// A second row panel of the left operand. Its rows of C follow those of the tile; the other parameters are the tile's.
 #[derive(Clone, Copy)]
 pub(crate) struct NextRows {
     pub a: *const u8,

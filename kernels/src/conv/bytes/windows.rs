@@ -63,7 +63,7 @@ impl Staging<'_> {
         }
     }
 
-    /// Where columns from `first` on, of which there are `count`, lie side by side: pixels from those of the first column of the rows.
+    /// Divides `count` columns, from column `first` on, into runs of pixels that are contiguous in memory.
     fn runs<'a>(&self, first: usize, count: usize, runs: &'a mut [ColumnRun; INTEGER_COLS]) -> &'a [ColumnRun] {
         let (pixels, width) = (self.t.shape.output[1], self.t.width());
         if pixels == width {
