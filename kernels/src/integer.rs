@@ -1,7 +1,7 @@
 //! Batched matrix products of bytes with exact sums in i32. Rows of A whose terms lie side by side are read where they
 //! lie; columns of B lie in panels of four terms side by side: packed ahead of time, or copied.
 //!
-//! Where pairs of products are added in 16 bits, a panel of weights is narrowed before many rows are multiplied with it
+//! Where products of weights can be added up in 16 bits, a panel is narrowed before many rows are multiplied with it
 //! ([`NarrowedRow`]).
 
 use core::ops::Range;
@@ -299,6 +299,7 @@ impl IntegerProduct<'_> {
         let row = NarrowedRow {
             from: packed.cast(),
             terms: groups * GROUP,
+            apart: GROUP,
             to: to.cast(),
             excess,
             room: room(groups),

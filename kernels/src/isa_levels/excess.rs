@@ -1,25 +1,94 @@
-//! Filters whose products with unsigned bytes can be added in pairs of 16 bits, and what is left of them.
+//! Weights whose products with unsigned bytes can be added up in 16 bits, four at a time, and what is left of others.
 //!
-//! Two weights of one sign that make more than 128 together are a pair whose sum may saturate. The first is reduced until they
-//! make 128; what it had beyond is multiplied by itself.
-
-use core::ops::Range;
+//! A quad is a pair of neighbouring weights and the pair that lies some bytes behind. Where those of one sign make more than 128
+//! together, the sum may not fit. They are reduced until they make 128; what they had beyond is multiplied by itself.
 
 use super::{INTEGER_COLS, TERMS};
 
-/// Largest sum of the weights of a pair with one sign: times 255 it fits 16 bits.
-const MOST_PAIR: i16 = 128;
+/// Largest sum of the weights of a quad with one sign: times 255 it fits 16 bits.
+const MOST_QUAD: i16 = 128;
+/// Bytes that are looked at together.
+const BYTES: usize = 32;
+/// How many more weights with an excess the first ones may have than their share.
+const SLACK: usize = 16;
 
-/// A row of signed weights to be narrowed.
+/// Panels of signed weights to be narrowed.
 pub(crate) struct NarrowedRow {
     pub from: *const i8,
+    /// Whole vectors of them.
     pub terms: usize,
+    /// Terms from the first pair of a quad to the second: [`TERMS`], or whole vectors. The last quads may have one pair each.
+    pub apart: usize,
     pub to: *mut i8,
     /// What weights have beyond their narrowed ones, as (term, value).
     pub excess: *mut [i32; 2],
     pub room: usize,
-    /// How many there are; beyond `room`, the row is not narrowed to its end.
+    /// How many there are; where that is more than `room`, weights have not been narrowed to the end.
     pub found: *mut usize,
+}
+
+impl NarrowedRow {
+    /// Whether too many weights have an excess, when so many terms have been narrowed.
+    #[inline(always)]
+    fn fails(&self, done: usize) -> bool {
+        // SAFETY: it is the caller's.
+        let found = unsafe { *self.found };
+        found > self.room || found > SLACK + self.room * done / self.terms
+    }
+
+    /// Lists more than there is room for.
+    fn give_up(&self) {
+        // SAFETY: as above.
+        unsafe { *self.found = self.room + 1 };
+    }
+
+    /// Narrows the quads that begin in `terms`, which have been copied.
+    ///
+    /// # Safety
+    /// As [`super::IsaLevel`].
+    #[inline]
+    unsafe fn narrow(&self, terms: core::ops::Range<usize>) {
+        for first in terms.step_by(2).filter(|at| at & self.apart == 0) {
+            let second = first + self.apart;
+            let terms = [first, first + 1, second, second + 1];
+            let count = if second < self.terms { 4 } else { 2 };
+            for positive in [true, false] {
+                // SAFETY: by the caller's contract.
+                unsafe { self.reduce(&terms[..count], positive) };
+            }
+        }
+    }
+
+    /// Reduces the weights of one sign, the last ones first, until they fit.
+    ///
+    /// # Safety
+    /// As [`super::IsaLevel`].
+    #[inline]
+    unsafe fn reduce(&self, terms: &[usize], positive: bool) {
+        // SAFETY: by the caller's contract; so many are listed as there is room for.
+        unsafe {
+            let weight = |at: usize| {
+                let weight = i16::from(*self.to.add(at));
+                if positive { weight.max(0) } else { -weight.min(0) }
+            };
+            let mut beyond = terms.iter().map(|at| weight(*at)).sum::<i16>() - MOST_QUAD;
+            for at in terms.iter().rev() {
+                if beyond <= 0 {
+                    return;
+                }
+                let [all, taken] = [weight(*at), weight(*at).min(beyond)];
+                if taken > 0 {
+                    let signed = |x: i16| if positive { x } else { -x };
+                    *self.to.add(*at) = signed(all - taken) as i8;
+                    if *self.found < self.room {
+                        *self.excess.add(*self.found) = [*at as i32, i32::from(signed(taken))];
+                    }
+                    *self.found += 1;
+                    beyond -= taken;
+                }
+            }
+        }
+    }
 }
 
 /// What the excess of a row adds to [`INTEGER_COLS`] columns of C.
@@ -32,35 +101,11 @@ pub(crate) struct Excess<'a> {
     pub c: *mut i32,
 }
 
-/// Narrows the weights of a row from `first` up to `end`.
-///
-/// # Safety
-/// As [`super::IsaLevel`].
-#[inline(always)]
-unsafe fn narrow(r: &NarrowedRow, terms: Range<usize>) {
-    for pair in terms.step_by(2) {
-        // SAFETY: by the caller's contract; terms come in groups.
-        unsafe {
-            let [mut x, y] = [0, 1].map(|i| i16::from(*r.from.add(pair + i)));
-            if (x < 0) == (y < 0) && (x + y).abs() > MOST_PAIR {
-                let kept = if x < 0 { -MOST_PAIR - y } else { MOST_PAIR - y };
-                if *r.found < r.room {
-                    *r.excess.add(*r.found) = [pair as i32, i32::from(x - kept)];
-                }
-                *r.found += 1;
-                x = kept;
-            }
-            *r.to.add(pair) = x as i8;
-            *r.to.add(pair + 1) = y as i8;
-        }
-    }
-}
-
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2 {
     use core::arch::x86_64::*;
 
-    use super::{Excess, INTEGER_COLS, MOST_PAIR, NarrowedRow, TERMS, narrow};
+    use super::{BYTES, Excess, INTEGER_COLS, MOST_QUAD, NarrowedRow, TERMS};
 
     /// Columns of a vector.
     const LANES: usize = 8;
@@ -69,54 +114,53 @@ pub(super) mod avx2 {
     /// As [`super::super::IsaLevel`].
     #[target_feature(enable = "avx2")]
     pub unsafe fn narrowed_row(r: &NarrowedRow) {
-        const BYTES: usize = 32;
-        let (most, least) = (_mm256_set1_epi16(MOST_PAIR), _mm256_set1_epi16(-MOST_PAIR));
-        let mut done = 0;
-        // SAFETY: by the caller's contract.
-        unsafe {
-            while done + BYTES <= r.terms && *r.found <= r.room {
-                let weights = _mm256_loadu_si256(r.from.add(done).cast());
-                let x = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(weights));
-                let y = _mm256_srai_epi16::<8>(weights);
-                // What the second of a pair leaves for the first.
-                let kept = _mm256_min_epi16(x, _mm256_sub_epi16(most, y));
-                let kept = _mm256_max_epi16(kept, _mm256_sub_epi16(least, y));
-                let pair = _mm256_blendv_epi8(kept, weights, _mm256_set1_epi16(-256));
-                _mm256_storeu_si256(r.to.add(done).cast(), pair);
-                let beyond = _mm256_sub_epi16(x, kept);
-                let equal = _mm256_movemask_epi8(_mm256_cmpeq_epi16(beyond, _mm256_setzero_si256()));
-                list(r, done, !equal as u32, beyond);
-                done += BYTES;
+        let within = r.apart < BYTES;
+        // First pairs of quads lie side by side, and the second ones behind them.
+        let [firsts, both] = if within { [BYTES; 2] } else { [r.apart, 2 * r.apart] };
+        let copied = |at: usize| {
+            // SAFETY: by the caller's contract.
+            unsafe {
+                let weights = _mm256_loadu_si256(r.from.add(at).cast());
+                _mm256_storeu_si256(r.to.add(at).cast(), weights);
+                sums(weights)
             }
-            if *r.found <= r.room {
-                narrow(r, done..r.terms);
+        };
+        for start in (0..r.terms).step_by(both) {
+            for at in (start..start + firsts).step_by(BYTES) {
+                let first = copied(at);
+                let second = match at + r.apart < r.terms {
+                    _ if within => first.map(|sums| _mm256_shuffle_epi32::<0xb1>(sums)),
+                    true => copied(at + r.apart),
+                    false => [_mm256_setzero_si256(); 2],
+                };
+                if !fit(first, second) {
+                    // SAFETY: by the caller's contract.
+                    unsafe { r.narrow(at..at + BYTES) };
+                }
+            }
+            if r.fails(start + both) {
+                return r.give_up();
             }
         }
     }
 
-    /// Lists what pairs of weights from `first` on have beyond their narrowed ones; there are two bits for a pair that has any.
-    ///
-    /// # Safety
-    /// As [`narrowed_row`].
+    /// Sums of the positive and of the negative weights of pairs.
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn list(r: &NarrowedRow, first: usize, mut pairs: u32, beyond: __m256i) {
-        if pairs == 0 {
-            return;
-        }
-        let mut values = [0i16; 16];
-        // SAFETY: the list has room for as many as it says.
-        unsafe {
-            _mm256_storeu_si256(values.as_mut_ptr().cast(), beyond);
-            while pairs != 0 {
-                let at = pairs.trailing_zeros() as usize;
-                if *r.found < r.room {
-                    *r.excess.add(*r.found) = [(first + at) as i32, i32::from(values[at / 2])];
-                }
-                *r.found += 1;
-                pairs &= !(3 << at);
-            }
-        }
+    fn sums(weights: __m256i) -> [__m256i; 2] {
+        let (zero, ones) = (_mm256_setzero_si256(), _mm256_set1_epi8(1));
+        [_mm256_max_epi8(weights, zero), _mm256_min_epi8(weights, zero)].map(|w| _mm256_maddubs_epi16(ones, w))
+    }
+
+    /// Whether all quads fit.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn fit(first: [__m256i; 2], second: [__m256i; 2]) -> bool {
+        let [positive, negative] = core::array::from_fn(|i| _mm256_add_epi16(first[i], second[i]));
+        let more = _mm256_cmpgt_epi16(positive, _mm256_set1_epi16(MOST_QUAD));
+        let less = _mm256_cmpgt_epi16(_mm256_set1_epi16(-MOST_QUAD), negative);
+        let beyond = _mm256_or_si256(more, less);
+        _mm256_testz_si256(beyond, beyond) == 1
     }
 
     /// # Safety
@@ -143,13 +187,21 @@ pub(super) mod avx2 {
 }
 
 pub(super) mod portable {
-    use super::{Excess, INTEGER_COLS, NarrowedRow, TERMS, narrow};
+    use super::{BYTES, Excess, INTEGER_COLS, NarrowedRow, TERMS};
 
     /// # Safety
     /// As [`super::super::IsaLevel`].
     pub unsafe fn narrowed_row(r: &NarrowedRow) {
         // SAFETY: passed on from the caller.
-        unsafe { narrow(r, 0..r.terms) }
+        unsafe {
+            core::ptr::copy_nonoverlapping(r.from, r.to, r.terms);
+            for done in (0..r.terms).step_by(BYTES) {
+                r.narrow(done..done + BYTES);
+                if r.fails(done + BYTES) {
+                    return r.give_up();
+                }
+            }
+        }
     }
 
     /// # Safety

@@ -336,10 +336,9 @@ impl ByteWork<'_> {
             let first_pixel = self.staging.rows.start * t.shape.output[1];
             let y = self.y.wrapping_add(filters.start * plane + first_pixel);
             let weights = (self.filters, t.staged == Staged::Panels);
-            let place = |run: usize, group: usize| (self.runs()[run] as usize + group * self.step()) * TERMS;
             // SAFETY: passed on from the caller.
             unsafe {
-                let panel = FilterPanel::new(level, t.terms, weights, t.panels.range(first), total, &self.panel, place);
+                let panel = FilterPanel::new(level, t.terms, weights, t.panels.range(first), total, &self.panel);
                 let next = (end > first + 1).then(|| t.panels.range(first + 1).len());
                 for columns in (0..total).step_by(SumBlock::COLS).map(|c| c..total.min(c + SumBlock::COLS)) {
                     let pixels = [columns.start, columns.end].map(|column| self.pixels(column));
@@ -358,7 +357,7 @@ impl ByteWork<'_> {
                             self.tile((&panel, next), cols, column, (y, ldc));
                             continue;
                         }
-                        let mut sums = [[MaybeUninit::<i32>::uninit(); INTEGER_COLS]; 2 * MR];
+                        let mut sums = [[MaybeUninit::<i32>::uninit(); INTEGER_COLS]; MR];
                         self.tile((&panel, next), cols, column, (sums.as_mut_ptr().cast(), INTEGER_COLS as isize));
                         for (filter, sums) in sums.iter().enumerate().take(filters.len()) {
                             self.keep(&sums[..cols], column, y.wrapping_offset(filter as isize * ldc));

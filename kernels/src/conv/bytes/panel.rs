@@ -3,11 +3,11 @@
 
 use core::ops::Range;
 
-use super::terms::{FilterTerms, pack_panel};
+use super::terms::{FilterTerms, pack_panel, packed_place};
 use crate::isa_levels::{Excess, INTEGER_COLS, IsaLevel, MR, NarrowedRow, TERMS};
 
 /// Of how many weights one may have an excess.
-const EXCESS_SHARE: usize = 20;
+const EXCESS_SHARE: usize = 50;
 /// Fewest columns that are worth narrowing a panel.
 const NARROWED_COLS: usize = INTEGER_COLS;
 
@@ -43,9 +43,8 @@ pub(super) struct FilterPanel {
 }
 
 impl FilterPanel {
-    /// The panel of some filters. It is narrowed where the processor needs that, for at least [`NARROWED_COLS`] columns and at most
-    /// [`most_excess`] weights with an excess. `weights`: all filters, `packed` or row-major. `place`: the distance in bytes from the
-    /// first column of groups to that of a group of a run.
+    /// The panel of some filters. If they are packed, it is narrowed where the processor needs that, for at least [`NARROWED_COLS`]
+    /// columns and at most [`most_excess`] weights with an excess. `weights`: all filters, `packed` or row-major.
     ///
     /// # Safety
     /// The filters exist, and scratch has the sizes of [`PanelScratch::sizes`].
@@ -56,22 +55,16 @@ impl FilterPanel {
         filters: Range<usize>,
         columns: usize,
         scratch: &PanelScratch,
-        place: impl Fn(usize, usize) -> usize,
     ) -> FilterPanel {
         let rows = filters.len();
-        let from = match packed {
-            true => weights.wrapping_add(filters.start * terms.packed_groups() * TERMS),
-            false => weights.wrapping_add(filters.start * terms.count()),
-        };
-        let pack = || match packed {
-            true => from,
-            false => {
-                // SAFETY: by the caller's contract.
-                unsafe { pack_panel(terms, rows, from, scratch.weights) };
-                scratch.weights.cast_const()
-            }
-        };
-        let plain = FilterPanel { weights: pack(), filters: rows, excess: scratch.excess, ends: None };
+        let plain = FilterPanel { weights: scratch.weights, filters: rows, excess: scratch.excess, ends: None };
+        if !packed {
+            // SAFETY: by the caller's contract.
+            unsafe { pack_panel(terms, rows, weights.wrapping_add(filters.start * terms.count()), scratch.weights) };
+            return plain;
+        }
+        let plain =
+            FilterPanel { weights: weights.wrapping_add(filters.start * terms.packed_groups() * TERMS), ..plain };
         if !level.widens() || columns < NARROWED_COLS {
             return plain;
         }
@@ -79,6 +72,7 @@ impl FilterPanel {
         let row = NarrowedRow {
             from: plain.weights,
             terms: rows * terms.packed_groups() * TERMS,
+            apart: TERMS,
             to: scratch.weights,
             excess: scratch.excess,
             room: most_excess(terms),
@@ -88,9 +82,9 @@ impl FilterPanel {
         unsafe {
             level.narrowed_row(&row);
             if found > row.room {
-                return FilterPanel { weights: pack(), ..plain };
+                return plain;
             }
-            let ends = by_filter(terms, core::slice::from_raw_parts_mut(scratch.excess, found), rows, place);
+            let ends = by_filter(core::slice::from_raw_parts_mut(scratch.excess, found), rows);
             FilterPanel { weights: scratch.weights, ends: Some(ends), ..plain }
         }
     }
@@ -118,14 +112,10 @@ impl FilterPanel {
     }
 }
 
-/// Makes a list of (place in a panel, value) one of (place of the column, value), in the order of filters; where each filter's end.
-fn by_filter(
-    terms: FilterTerms,
-    listed: &mut [[i32; 2]],
-    filters: usize,
-    place: impl Fn(usize, usize) -> usize,
-) -> [usize; MR] {
-    let filter = |at: i32| terms.place(filters, at as usize).0;
+/// Makes a list of (place in a packed panel, value) one of (place of the first column, value), in the order of filters; where each
+/// filter's end.
+fn by_filter(listed: &mut [[i32; 2]], filters: usize) -> [usize; MR] {
+    let filter = |at: i32| packed_place(filters, at as usize).0;
     let mut ends = [0; MR];
     listed.iter().for_each(|[at, _]| ends[filter(*at)] += 1);
     let (mut next, mut before) = ([0; MR], 0);
@@ -142,8 +132,8 @@ fn by_filter(
         }
     }
     for [at, _] in listed {
-        let (_, run, group) = terms.place(filters, *at as usize);
-        *at = (place(run, group) + *at as usize % TERMS) as i32;
+        let (_, term) = packed_place(filters, *at as usize);
+        *at = (term / TERMS * INTEGER_COLS * TERMS + term % TERMS) as i32;
     }
     ends
 }

@@ -94,22 +94,12 @@ impl FilterTerms {
     fn first(&self, run: usize, group: usize) -> usize {
         run * self.channels + group * TERMS
     }
+}
 
-    /// Where the term at byte `at` of a packed panel of so many filters belongs: the filter, the run and the group of it.
-    pub fn place(&self, filters: usize, at: usize) -> (usize, usize, usize) {
-        let at = at / TERMS;
-        if self.filled {
-            let (chunk, within) = (at / (filters * CHUNK), at % (filters * CHUNK));
-            return (within / CHUNK, 0, chunk * CHUNK + within % CHUNK);
-        }
-        let before = at / filters;
-        let part = self.parts().take_while(|part| part.start * self.runs() <= before).last().unwrap_or(0..1);
-        let within = before - part.start * self.runs();
-        let (run, first) = (within / part.len(), within % part.len() / CHUNK * CHUNK);
-        let groups = CHUNK.min(part.len() - first);
-        let in_chunk = at - (part.start * self.runs() + run * part.len() + first) * filters;
-        (in_chunk / groups, run, part.start + first + in_chunk % groups)
-    }
+/// The filter and the term at byte `at` of a panel of so many filters that is packed ahead of time.
+pub(super) fn packed_place(filters: usize, at: usize) -> (usize, usize) {
+    let (chunk, within) = (at / (filters * CHUNK * TERMS), at % (filters * CHUNK * TERMS));
+    (within / (CHUNK * TERMS), chunk * CHUNK * TERMS + within % (CHUNK * TERMS))
 }
 
 /// Filters in panels.
