@@ -40,7 +40,7 @@ mod winograd;
 use crate::isa::Isa;
 
 pub(crate) use attention::{Dots, Scores};
-pub(crate) use byte_rows::{ByteRows, READABLE, tap_places};
+pub(crate) use byte_rows::{ByteRows, PIXELS, PermutedRows, READABLE, WordRows, tap_places};
 pub(crate) use byte_windows::{ColumnRun, QuadWindows, TermWindows};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
 pub(crate) use excess::{Excess, NarrowedRow};
@@ -416,8 +416,8 @@ kernels! {
         excess::avx2::narrowed_row, excess::avx2::narrowed_row, excess::portable::narrowed_row, excess::portable::narrowed_row;
     add_excess(Excess<'_>) =
         excess::avx2::add_excess, excess::avx2::add_excess, excess::portable::add_excess, excess::portable::add_excess;
-    byte_rows(ByteRows<'_>) =
-        byte_rows::avx512::byte_rows, byte_rows::avx2::byte_rows, byte_rows::portable::byte_rows, byte_rows::portable::byte_rows;
+    word_rows(WordRows) =
+        byte_rows::avx2::word_rows, byte_rows::avx2::word_rows, byte_rows::portable::word_rows, byte_rows::portable::word_rows;
     quad_windows(QuadWindows<'_>) =
         byte_windows::avx512::quad_windows, byte_windows::avx2::quad_windows, byte_windows::portable::quad_windows, byte_windows::portable::quad_windows;
     term_windows(TermWindows<'_>) =
