@@ -67,8 +67,10 @@ impl Products {
             // SAFETY: passed on from the caller.
             return unsafe { registers.multiply(TileOp::Bytes, t, next) };
         }
-        for (tile, column) in (0..t.cols).step_by(INTEGER_COLS).enumerate() {
-            let cols = INTEGER_COLS.min(t.cols - column);
+        // What widens rows does it once for all tiles.
+        let together = if self.level.widens() { t.cols.max(1) } else { INTEGER_COLS };
+        for (tile, column) in (0..t.cols).step_by(together).enumerate() {
+            let cols = together.min(t.cols - column);
             let (b, c) = (t.b.wrapping_add(tile * t.b_tile), t.c.wrapping_add(column));
             // SAFETY: passed on from the caller.
             unsafe {

@@ -347,7 +347,7 @@ impl ByteWork<'_> {
                     }
                     let (y, ldc) = block.place(y.wrapping_add(pixels[0]), plane as isize);
                     // Panels that are not narrowed are multiplied together.
-                    let plain = t.staged == Staged::Panels && !level.widens();
+                    let plain = t.staged == Staged::Panels && !panel.is_narrowed();
                     let step = if plain { SumBlock::COLS } else { INTEGER_COLS };
                     for column in columns.clone().step_by(step) {
                         let cols = step.min(columns.end - column);

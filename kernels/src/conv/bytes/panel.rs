@@ -8,6 +8,8 @@ use crate::isa_levels::{Excess, INTEGER_COLS, IsaLevel, MR, NarrowedRow, TERMS};
 
 /// Of how many weights one may have an excess.
 const EXCESS_SHARE: usize = 50;
+/// The same of what scratch has room for, which artifacts hold.
+const ROOM_SHARE: usize = 20;
 /// Fewest columns that are worth narrowing a panel.
 const NARROWED_COLS: usize = INTEGER_COLS;
 
@@ -23,7 +25,7 @@ pub(super) struct PanelScratch {
 impl PanelScratch {
     /// Elements of four bytes of each part.
     pub fn sizes(terms: FilterTerms) -> [usize; 2] {
-        [MR * terms.packed_groups(), 2 * most_excess(terms)]
+        [MR * terms.packed_groups(), 2 * (MR * terms.groups() * TERMS / ROOM_SHARE)]
     }
 }
 

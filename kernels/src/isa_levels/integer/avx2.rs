@@ -12,12 +12,16 @@ use crate::isa_levels::MR;
 
 /// Sums of a vector of columns.
 const LANES: usize = 8;
-/// Most rows whose sums are in registers, and vectors of columns that are multiplied together; with one row, all of a tile.
+/// Most rows whose sums are in registers, and vectors of columns that are multiplied together; with one row, all of a tile. Columns of
+/// signed bytes take more registers while they are widened.
 const ROWS: usize = 4;
+const ROWS_OF_SIGNED: usize = 3;
 const VECTORS: usize = 2;
 const ALL_VECTORS: usize = INTEGER_COLS / LANES;
 /// Chunks of rows that are widened together.
-const WIDENED_CHUNKS: usize = 8;
+const WIDENED_CHUNKS: usize = 4;
+/// Words between rows: what is read at a time of some rows lies in different banks of the cache.
+const APART: usize = 2;
 /// Columns that are copied together.
 const COPIED: usize = 16;
 
@@ -36,36 +40,56 @@ pub unsafe fn integer_tile(t: &IntegerTile<'_>) {
     }
 }
 
-/// Rows in parts of nearly equal number, and the first columns of some vectors with the number of these.
-fn parts(t: &IntegerTile<'_>) -> impl Iterator<Item = (usize, usize, usize, usize)> {
-    let rows = EvenSplit::by(t.rows, ROWS);
-    let vectors = t.cols.div_ceil(LANES);
-    (0..rows.parts()).map(move |part| rows.range(part)).flat_map(move |rows| {
-        let together = if rows.len() == 1 { ALL_VECTORS } else { VECTORS };
-        let columns = (0..vectors).step_by(together);
-        columns.map(move |v| (rows.start, rows.len(), v * LANES, together.min(vectors - v)))
-    })
+/// A part of some tiles: rows from `row` on, and columns of one tile from `column` on.
+struct Part {
+    row: usize,
+    rows: usize,
+    column: usize,
+    vectors: usize,
+    /// Bytes of B before the columns of a group.
+    tile: usize,
+}
+
+/// Calls with the rows in parts of nearly equal number, and some vectors of columns.
+#[inline(always)]
+fn each_part(t: &IntegerTile<'_>, most_rows: usize, mut call: impl FnMut(Part)) {
+    let rows = EvenSplit::by(t.rows, most_rows);
+    for (tile, first) in (0..t.cols).step_by(INTEGER_COLS).enumerate() {
+        let vectors = (t.cols - first).min(INTEGER_COLS).div_ceil(LANES);
+        for rows in (0..rows.parts()).map(|part| rows.range(part)) {
+            let together = if rows.len() == 1 { ALL_VECTORS } else { VECTORS };
+            for v in (0..vectors).step_by(together) {
+                call(Part {
+                    row: rows.start,
+                    rows: rows.len(),
+                    column: first + v * LANES,
+                    vectors: together.min(vectors - v),
+                    tile: tile * t.b_tile + TERMS * v * LANES,
+                });
+            }
+        }
+    }
 }
 
 /// # Safety
 /// As [`integer_tile`], with narrowed weights.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn narrowed<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
-    for (row, rows, column, vectors) in parts(t) {
+    each_part(t, ROWS, |part| {
         // SAFETY: passed on from the caller.
         unsafe {
-            match (rows, vectors) {
-                (1, 1) => narrowed_part::<1, 1, LEFT_SIGNED>(t, row, column),
-                (1, _) => narrowed_part::<1, ALL_VECTORS, LEFT_SIGNED>(t, row, column),
-                (2, 1) => narrowed_part::<2, 1, LEFT_SIGNED>(t, row, column),
-                (2, _) => narrowed_part::<2, VECTORS, LEFT_SIGNED>(t, row, column),
-                (3, 1) => narrowed_part::<3, 1, LEFT_SIGNED>(t, row, column),
-                (3, _) => narrowed_part::<3, VECTORS, LEFT_SIGNED>(t, row, column),
-                (_, 1) => narrowed_part::<ROWS, 1, LEFT_SIGNED>(t, row, column),
-                _ => narrowed_part::<ROWS, VECTORS, LEFT_SIGNED>(t, row, column),
+            match (part.rows, part.vectors) {
+                (1, 1) => narrowed_part::<1, 1, LEFT_SIGNED>(t, &part),
+                (1, _) => narrowed_part::<1, ALL_VECTORS, LEFT_SIGNED>(t, &part),
+                (2, 1) => narrowed_part::<2, 1, LEFT_SIGNED>(t, &part),
+                (2, _) => narrowed_part::<2, VECTORS, LEFT_SIGNED>(t, &part),
+                (3, 1) => narrowed_part::<3, 1, LEFT_SIGNED>(t, &part),
+                (3, _) => narrowed_part::<3, VECTORS, LEFT_SIGNED>(t, &part),
+                (_, 1) => narrowed_part::<ROWS, 1, LEFT_SIGNED>(t, &part),
+                _ => narrowed_part::<ROWS, VECTORS, LEFT_SIGNED>(t, &part),
             }
         }
-    }
+    });
 }
 
 /// The sums of `M` rows for `V` vectors of columns.
@@ -74,19 +98,15 @@ unsafe fn narrowed<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
 /// As [`narrowed`], with the rows inside the tile and no more columns.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn narrowed_part<const M: usize, const V: usize, const LEFT_SIGNED: bool>(
-    t: &IntegerTile<'_>,
-    row: usize,
-    column: usize,
-) {
+unsafe fn narrowed_part<const M: usize, const V: usize, const LEFT_SIGNED: bool>(t: &IntegerTile<'_>, part: &Part) {
     let mut acc = [[_mm256_setzero_si256(); V]; M];
     let ones = _mm256_set1_epi16(1);
     let step = TERMS * t.b_step;
     // SAFETY: all columns of a group are readable, and A has four bytes for each row.
     unsafe {
         for Chunk { groups, a, a_row, b } in t.chunks() {
-            let mut a = a.wrapping_offset(row as isize * a_row);
-            let mut b = b.wrapping_add(TERMS * column);
+            let mut a = a.wrapping_offset(part.row as isize * a_row);
+            let mut b = b.wrapping_add(part.tile);
             let columns = |b: *const u8| -> [__m256i; V] {
                 core::array::from_fn(|v| _mm256_loadu_si256(b.add(TERMS * LANES * v).cast()))
             };
@@ -120,14 +140,14 @@ unsafe fn narrowed_part<const M: usize, const V: usize, const LEFT_SIGNED: bool>
         }
         for (i, sums) in acc.into_iter().enumerate() {
             for (v, sums) in sums.into_iter().enumerate() {
-                store(t, sums, [row + i, column + v * LANES], t.continued);
+                store(t, sums, [part.row + i, part.column + v * LANES], t.continued);
             }
         }
     }
 }
 
 /// Rows of some chunks in 16 bits: of each group the pair of terms 0 and 2 and, apart from these, that of terms 1 and 3.
-struct WidenedRows([[[MaybeUninit<i32>; WIDENED_CHUNKS * CHUNK]; 2]; MR]);
+struct WidenedRows([[[MaybeUninit<i32>; WIDENED_CHUNKS * CHUNK + APART]; 2]; MR]);
 
 impl WidenedRows {
     /// Writes the rows of a chunk of a tile, as groups from `first` on.
@@ -174,23 +194,23 @@ fn terms<const ODD: usize, const SIGNED: bool>(bytes: __m256i) -> __m256i {
 /// As [`integer_tile`].
 #[target_feature(enable = "avx2,fma")]
 unsafe fn widened<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
-    let mut left = WidenedRows([[[MaybeUninit::uninit(); WIDENED_CHUNKS * CHUNK]; 2]; MR]);
-    let mut chunks = t.chunks();
+    let mut left = WidenedRows([[[MaybeUninit::uninit(); WIDENED_CHUNKS * CHUNK + APART]; 2]; MR]);
+    let mut all = t.chunks();
     let mut continued = t.continued;
     loop {
-        let part: [Option<Chunk>; WIDENED_CHUNKS] = core::array::from_fn(|_| chunks.next());
+        let chunks: [Option<Chunk>; WIDENED_CHUNKS] = core::array::from_fn(|_| all.next());
         // A sum of no terms is written, too.
-        if part[0].is_none() && continued {
+        if chunks[0].is_none() && continued {
             return;
         }
         // SAFETY: passed on from the caller; of each chunk so many groups are written.
         unsafe {
-            for (at, chunk) in part.iter().flatten().enumerate() {
+            for (at, chunk) in chunks.iter().flatten().enumerate() {
                 left.put::<LEFT_SIGNED>(t, chunk, at * CHUNK);
             }
-            for (row, rows, column, vectors) in parts(t) {
-                let tile = WidenedTile { t, left: &left, chunks: &part, row, column, continued };
-                match (rows, vectors) {
+            each_part(t, if LEFT_SIGNED { ROWS } else { ROWS_OF_SIGNED }, |part| {
+                let tile = WidenedTile { t, left: &left, chunks: &chunks, part: &part, continued };
+                match (part.rows, part.vectors) {
                     (1, 1) => tile.sums::<1, 1, LEFT_SIGNED>(),
                     (1, _) => tile.sums::<1, ALL_VECTORS, LEFT_SIGNED>(),
                     (2, 1) => tile.sums::<2, 1, LEFT_SIGNED>(),
@@ -200,19 +220,18 @@ unsafe fn widened<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
                     (_, 1) => tile.sums::<ROWS, 1, LEFT_SIGNED>(),
                     _ => tile.sums::<ROWS, VECTORS, LEFT_SIGNED>(),
                 }
-            }
+            });
         }
         continued = true;
     }
 }
 
-/// The sums of some chunks, for rows and columns from these on.
+/// The sums of some chunks.
 struct WidenedTile<'a> {
     t: &'a IntegerTile<'a>,
     left: &'a WidenedRows,
     chunks: &'a [Option<Chunk>],
-    row: usize,
-    column: usize,
+    part: &'a Part,
     continued: bool,
 }
 
@@ -225,11 +244,11 @@ impl WidenedTile<'_> {
     #[target_feature(enable = "avx2,fma")]
     unsafe fn sums<const M: usize, const V: usize, const LEFT_SIGNED: bool>(&self) {
         let mut acc = [[_mm256_setzero_si256(); V]; M];
-        let left: [_; M] = core::array::from_fn(|i| &self.left.0[self.row + i]);
+        let left: [_; M] = core::array::from_fn(|i| &self.left.0[self.part.row + i]);
         // SAFETY: all columns of a group are readable; rows have been written for the groups.
         unsafe {
             for (at, chunk) in self.chunks.iter().flatten().enumerate() {
-                let mut b = chunk.b.wrapping_add(TERMS * self.column);
+                let mut b = chunk.b.wrapping_add(self.part.tile);
                 for group in at * CHUNK..at * CHUNK + chunk.groups {
                     // One half of the terms after the other: both would not fit the registers.
                     macro_rules! half {
@@ -256,7 +275,7 @@ impl WidenedTile<'_> {
             }
             for (i, sums) in acc.into_iter().enumerate() {
                 for (v, sums) in sums.into_iter().enumerate() {
-                    store(self.t, sums, [self.row + i, self.column + v * LANES], self.continued);
+                    store(self.t, sums, [self.part.row + i, self.part.column + v * LANES], self.continued);
                 }
             }
         }
