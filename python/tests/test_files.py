@@ -25,8 +25,8 @@ def test_tables(tmp_path):
     assert list(batches) == []
     batches.reset()
     # As scripts do that do not take whole batches.
-    assert batches.iter_next() and batches.getpad() == 0 and batches.getdata()[0].shape == (4, 2)
-    assert batches.getlabel()[0].shape == (4,) and batches.getindex().tolist() == [0, 1, 2, 3]
+    assert batches.iter_next() and batches.getpad() == 0 and batches.getdata().shape == (4, 2)
+    assert batches.getlabel().shape == (4,) and batches.getindex().tolist() == [0, 1, 2, 3]
     (tmp_path / "x.libsvm").write_text("1 0:2 2:3\n0 1:5\n")
     sparse = mx.io.LibSVMIter(data_libsvm=str(tmp_path / "x.libsvm"), data_shape=(3,), batch_size=2)
     batch = sparse.next()

@@ -262,7 +262,8 @@ fn nodes_of_branches_and_loops_are_shown() {
         assert_eq!((text("types", element), text("types", tanh)), ("f32[4]", "f32[4]"));
         assert_eq!(nodes["fates"][tanh], json!(0), "a kernel computes it");
         let steps = found["parts"][0]["steps"]["nodes"].as_array().unwrap();
-        assert!(steps.iter().any(|nodes| nodes.as_array().unwrap().contains(&json!(tanh))));
+        let of = |i: usize| steps.iter().filter(|nodes| nodes.as_array().unwrap().contains(&json!(i))).count();
+        assert_eq!((of(tanh), of(element), of(at("x"))), (1, 0, 0), "inputs are computed by nothing");
         if nested {
             let choice = at("/decide/If");
             assert_eq!((flow(body(scan)), flow(body(at("/other/Neg")))), (choice, choice));

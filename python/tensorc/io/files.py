@@ -58,6 +58,14 @@ class FileIter(BatchIter):
     def reset(self) -> None:
         self._handle.reset()
 
+    # One array each, as MXNet's iterators of files have it.
+
+    def getdata(self) -> NDArray:
+        return self._present().data[0]
+
+    def getlabel(self) -> NDArray:
+        return self._present().label[0]
+
 
 class CSVIter(FileIter):
     """Rows of CSV files: ``data_csv``, ``data_shape``, ``label_csv``, ``label_shape``, ``batch_size``, ``round_batch``, …"""
