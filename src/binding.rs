@@ -24,7 +24,7 @@ pub fn bind(graph: &mut Graph, given: &BTreeMap<String, Vec<u64>>) -> Result<(),
         let dim = open_dims(graph).into_iter().find(|(_, n)| **n == **name).map(|(id, _)| id);
         match (dim, &extents[..]) {
             (Some(id), [extent]) => set(graph, id, *extent, name)?,
-            (Some(_), _) => return Err(Error::Shape(format!("--shape {name}: a dimension has one extent"))),
+            (Some(_), _) => return Err(Error::Shape(format!("shape of `{name}`: a dimension has one extent"))),
             (None, _) => return Err(Error::Shape(unknown(graph, name))),
         }
     }
@@ -39,7 +39,7 @@ pub fn bind_open(graph: &mut Graph, extent: u64) -> Result<Vec<String>, Error> {
     for &node in graph.inputs() {
         if graph.resolved(Value { node, port: 0 }).shape == Shape::Unranked {
             let name = &graph.node(node).name;
-            return Err(Error::Shape(format!("the rank of input `{name}` is open: give --shape {name}=N,…")));
+            return Err(Error::Shape(format!("the rank of input `{name}` is open: give its extents")));
         }
     }
     let open = open_dims(graph);
@@ -69,7 +69,7 @@ pub fn input_types(graph: &Graph) -> Result<Vec<DenseType>, Error> {
         let mut ty = graph.resolved(Value { node, port: 0 });
         ty.dtype.get_or_insert(DType::F32);
         let name = &graph.node(node).name;
-        ty.dense().ok_or_else(|| Error::Shape(format!("the shape of input `{name}` is open: give --shape {name}=N,…")))
+        ty.dense().ok_or_else(|| Error::Shape(format!("the shape of input `{name}` is open: give its extents")))
     };
     graph.inputs().iter().map(one).collect()
 }
@@ -79,7 +79,7 @@ fn set(graph: &mut Graph, id: DimId, extent: u64, name: &str) -> Result<(), Erro
         .dims
         .unify(Dim::Sym(id), Dim::Const(extent), &Origin(name.into()))
         .map(drop)
-        .map_err(|c| Error::Shape(format!("--shape {name}: expected {}, found {}", c.expected, c.found)))
+        .map_err(|c| Error::Shape(format!("extent of `{name}`: expected {}, found {}", c.expected, c.found)))
 }
 
 /// Open dimensions of the inputs with their names, in order of appearance.
@@ -102,6 +102,6 @@ fn unknown(graph: &Graph, name: &str) -> String {
     let inputs = graph.inputs().iter().map(|n| graph.node(*n).name.to_string());
     let dims = open_dims(graph).into_iter().map(|(_, n)| format!("?{n}"));
     let known: Vec<String> = inputs.chain(dims).collect();
-    let hint = if name.contains('=') { "; every name needs a `--shape` of its own" } else { "" };
-    format!("--shape {name}: no such input or open dimension; there are: {}{hint}", known.join(", "))
+    let hint = if name.contains('=') { "; every name is given by itself" } else { "" };
+    format!("shape of `{name}`: no such input or open dimension; there are: {}{hint}", known.join(", "))
 }

@@ -8,6 +8,7 @@ use tensorc_frontend::symbol::SymbolError;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_runtime::plan::RunError;
 
+use crate::aot::link::LinkError;
 use crate::error::Error;
 use crate::quantize::QuantizeError;
 
@@ -23,6 +24,8 @@ pub enum ErrorKind {
     Format,
     /// The model breaks a rule of its format.
     Model,
+    /// Which branches or loops the model takes follows from values or shapes of inputs that are not known.
+    Undecided,
     /// The model asks for an operator, type or form that is not supported.
     Unsupported,
     /// An input is missing, or not one of the model's, or its tensor is not as the model takes it.
@@ -76,6 +79,7 @@ impl Error {
             Error::Memory(_) | Error::InputSize { .. } => ErrorKind::Memory,
             Error::Constants(_) => ErrorKind::File,
             Error::NoDriver { .. } | Error::Driver(_) => ErrorKind::Gpu,
+            Error::Link(LinkError::File { source, .. }) => of_file(source),
             Error::Link(_) => ErrorKind::Link,
             Error::Plan(_) | Error::Internal(_) => ErrorKind::Internal,
             Error::UnknownOutput { .. }
@@ -104,6 +108,7 @@ fn of_onnx(error: &OnnxError) -> ErrorKind {
     match error {
         OnnxError::Open { source, .. } => of_file(source),
         OnnxError::NotOnnx(_) | OnnxError::Wire { .. } => ErrorKind::Format,
+        OnnxError::Unsupported(list) if list.any_undecided() => ErrorKind::Undecided,
         OnnxError::Unsupported(_) | OnnxError::IrVersion { .. } | OnnxError::Opset { .. } => ErrorKind::Unsupported,
         OnnxError::NoSuchInput { .. } | OnnxError::Input { .. } => ErrorKind::Input,
         OnnxError::Limit(_) => ErrorKind::Limit,

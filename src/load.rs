@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
-use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, list_inputs, signature, stated_texts};
+use tensorc_frontend::onnx::{ImportOptions, OnnxModel, Replacements, import, list_inputs, signature, stated_texts};
 use tensorc_frontend::symbol::Symbol;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::Graph;
@@ -48,9 +48,29 @@ impl Compiler {
     /// # Errors
     /// As [`Compiler::load`].
     pub fn load_bytes(&self, name: &str, bytes: impl Into<Bytes>) -> Result<Model, Error> {
+        self.load_source(ModelSource::memory(name, bytes.into()))
+    }
+
+    /// Loads an ONNX model file with other initializers than it has.
+    ///
+    /// # Errors
+    /// As [`Compiler::load`]; or what replaces an initializer does not fit.
+    pub fn load_replacing(&self, path: impl AsRef<Path>, by: &Replacements) -> Result<Model, Error> {
+        self.load_source(ModelSource::file(path.as_ref()).replacing(by))
+    }
+
+    /// As [`Compiler::load_bytes`], with other initializers than the model has.
+    ///
+    /// # Errors
+    /// As [`Compiler::load_replacing`].
+    pub fn load_bytes_replacing(&self, name: &str, bytes: impl Into<Bytes>, by: &Replacements) -> Result<Model, Error> {
+        self.load_source(ModelSource::memory(name, bytes.into()).replacing(by))
+    }
+
+    fn load_source(&self, source: ModelSource) -> Result<Model, Error> {
         self.progress(CompilePhase::Import.name());
         let _span = self.span(CompilePhase::Import.name());
-        let model = self.load_onnx(ModelSource::Memory { name: name.into(), bytes: bytes.into() })?;
+        let model = self.load_onnx(source)?;
         self.options().limits.admit_graph(model.graph())?;
         Ok(model)
     }
@@ -68,7 +88,7 @@ impl Compiler {
         }
         match ends_in("tc") {
             true => Ok(Model::new(self.clone(), self.load_text(path)?)),
-            false => self.load_onnx(ModelSource::File(path.to_owned())),
+            false => self.load_onnx(ModelSource::file(path)),
         }
     }
 

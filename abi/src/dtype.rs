@@ -67,7 +67,7 @@ named! {
 }
 
 impl DType {
-    /// The types that expressions are computed in, and bool: all but the narrow ones.
+    /// The types that expressions are computed in: all but the narrow ones. Numbers come first, bool last.
     pub const COMPUTED: [DType; 13] = [
         DType::F32,
         DType::F64,

@@ -79,6 +79,11 @@ pub struct CompileArgs {
 }
 
 impl CompileArgs {
+    /// Options that may be repeated.
+    pub fn lists(&mut self) -> [&mut Vec<String>; 1] {
+        [&mut self.keep_f32]
+    }
+
     /// The back end that `--backend` names.
     pub fn backend(&self) -> Result<Backend, Usage> {
         let known = Backend::NAMES.join(", ");
@@ -106,6 +111,7 @@ impl CompileArgs {
 
     /// A compiler with some options chosen otherwise, whose kernels are written for the back end of a form of code.
     pub fn compiler_with(&self, code: Option<code::DumpForm>, options: Options) -> Result<Compiler, CliFailure> {
+        self.check()?;
         let mut options = Options { threads: self.threads.map(usize::from), ..options };
         if options.gpus.is_empty() {
             options.gpus.extend(self.driver()?);
@@ -137,6 +143,19 @@ impl CompileArgs {
         }
         options.progress = Some(progress::phase);
         Ok(Compiler::new(options)?)
+    }
+
+    /// Refuses options that exclude each other, wherever they come from.
+    fn check(&self) -> Result<(), Usage> {
+        let pairs = [
+            (self.exact && self.fast_math, "--exact: not with --fast-math"),
+            (self.exact && self.tf32, "--exact: not with --tf32"),
+            (self.no_fusion && self.fusion.is_some(), "--no-fusion: not with --fusion"),
+        ];
+        match pairs.into_iter().find(|(both, _)| *both) {
+            Some((_, why)) => Err(Usage(why.to_owned())),
+            None => Ok(()),
+        }
     }
 
     /// What `--precision` and `--keep-f32` say.
@@ -279,6 +298,11 @@ impl InputArgs {
     /// The model file.
     pub fn path(&self) -> &Path {
         self.model.path()
+    }
+
+    /// Options that may be repeated.
+    pub fn lists(&mut self) -> [&mut Vec<String>; 2] {
+        [&mut self.model.values, &mut self.shapes]
     }
 
     /// The same arguments with another model file.

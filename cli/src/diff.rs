@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser};
+use clap::builder::Resettable;
+use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser};
 use tensorc::compare::{ComparisonRequest, Side, Tolerance, compare};
 use tensorc::report::{ModelReport, ReportRequest};
 
@@ -44,12 +45,14 @@ fn tolerance(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The command line of one side.
+/// What may differ from one side to the other.
 #[derive(Parser)]
 #[command(name = "tensorc diff", no_binary_name = true)]
 struct SideArgs {
     #[command(flatten)]
-    of: DiffArgs,
+    inputs: InputArgs,
+    #[command(flatten)]
+    compile: CompileArgs,
 }
 
 pub fn run(args: &DiffArgs) -> Result<(), CliFailure> {
@@ -57,13 +60,13 @@ pub fn run(args: &DiffArgs) -> Result<(), CliFailure> {
         let why = "there is nothing to compare with: name a second model, or options of one side (--b=--fast-math)";
         return Err(Usage(why.to_owned()).into());
     }
-    let (first, second) = (side(&args.first)?, side(&args.second)?);
+    let (first, second) = (side(args, &args.first)?, side(args, &args.second)?);
     let (compiler, other) = (first.compile.compiler()?, second.compile.compiler()?);
     let model = first.inputs.load(&compiler)?;
     let inputs = first.inputs.arrays(&model)?;
     let own = inputs.numbers(&model)?;
     let named = borrowed(&own);
-    let path = second.other.as_deref().unwrap_or_else(|| second.inputs.path());
+    let path = args.other.as_deref().unwrap_or_else(|| second.inputs.path());
     let other = second.inputs.at(path).load(&other)?;
     let (a, b) = (Side::of(&model, &named)?, Side::of(&other, &borrowed(&inputs.numbers(&other)?))?);
     let tolerance = Tolerance { relative: args.rtol, absolute: args.atol };
@@ -82,13 +85,34 @@ pub fn run(args: &DiffArgs) -> Result<(), CliFailure> {
     }
 }
 
-/// The arguments of one side: the command line with the options of that side inserted.
-fn side(options: &[String]) -> Result<DiffArgs, CliFailure> {
-    let given = std::env::args_os().skip(2);
-    let shared =
-        given.filter(|arg| !arg.to_str().is_some_and(|arg| arg.starts_with("--a=") || arg.starts_with("--b=")));
-    let all = shared.chain(options.iter().map(Into::into));
-    Ok(SideArgs::try_parse_from(all).map_err(|error| Usage(one_line(&error.to_string())))?.of)
+/// The arguments of one side: its own options take the place of those of both, and add to what may be repeated.
+fn side(args: &DiffArgs, options: &[String]) -> Result<SideArgs, Usage> {
+    let mut side = SideArgs { inputs: args.inputs.clone(), compile: args.compile.clone() };
+    let wrong = |error: clap::Error| Usage(one_line(&error.to_string()));
+    let own = SideArgs::command().mut_args(without_default).try_get_matches_from(options).map_err(wrong)?;
+    if own.contains_id("model") {
+        return Err(Usage("--a and --b take options, as in --b=--fast-math; a second model is an argument".to_owned()));
+    }
+    let both: Vec<Vec<String>> = side.lists().map(std::mem::take).collect();
+    side.update_from_arg_matches(&own).map_err(wrong)?;
+    side.lists().zip(both).for_each(|(own, both)| drop(own.splice(..0, both)));
+    Ok(side)
+}
+
+/// An argument that has no value unless it is given.
+fn without_default(arg: Arg) -> Arg {
+    let arg = match arg.get_action() {
+        ArgAction::SetTrue => arg.action(ArgAction::Set).num_args(0).default_missing_value("true"),
+        _ => arg,
+    };
+    arg.required(false).default_value(Resettable::Reset)
+}
+
+impl SideArgs {
+    /// Options that may be repeated.
+    fn lists(&mut self) -> impl Iterator<Item = &mut Vec<String>> {
+        self.inputs.lists().into_iter().chain(self.compile.lists())
+    }
 }
 
 /// The first line of a message of the parser.

@@ -48,10 +48,14 @@ fn about(kind: ErrorKind) -> Option<String> {
         ErrorKind::Unsupported => {
             "`tensorc ops NAME` describes operators; docs/limits.md lists what is refused, docs/add-an-operator.md how to add one"
         }
+        ErrorKind::Undecided => {
+            "--value NAME=X makes an input a constant, and --shape NAME=N,… gives extents: branches that these decide are known then"
+        }
         ErrorKind::Input => "`tensorc inspect MODEL` shows the inputs; without --input, random arrays are taken",
         ErrorKind::Parameters => "--params FILE gives the parameters of an MXNet symbol, such as net-0000.params",
         ErrorKind::Shape => {
-            "--shape NAME=N,… gives the extents of an input, or of a named dimension; `tensorc inspect MODEL` shows both"
+            "`tensorc inspect MODEL` shows inputs with their types and shapes; --shape NAME=N,… gives the extents of one, or of a named \
+             dimension"
         }
         ErrorKind::Limit => {
             "--limit raises limits, as in --limit memory=8GiB,time=2h; `tensorc doctor` shows the memory there is"
@@ -77,6 +81,7 @@ mod tests {
         let all = [
             ErrorKind::NotFound,
             ErrorKind::Format,
+            ErrorKind::Undecided,
             ErrorKind::Unsupported,
             ErrorKind::Input,
             ErrorKind::Parameters,

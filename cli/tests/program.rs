@@ -207,8 +207,10 @@ fn errors_say_what_to_do_next() {
 
     fails(&["run", "missing.onnx"], 1, "missing.onnx", "current folder");
     fails(&["run", &digits, "--input", "missing.npz"], 1, "missing.npz", "current folder");
-    fails(&["run", &file("notes.txt", b"some notes")], 1, "notes.txt", "right kind");
-    fails(&["run", &cut], 1, "cut.onnx", "complete");
+    fails(&["run", &file("notes.txt", b"some notes")], 1, "notes.txt: not an ONNX model: it is text", "right kind");
+    let missing =
+        format!("cut.onnx: not an ONNX model: the file is incomplete: {} bytes", whole.len() - whole.len() / 2);
+    fails(&["run", &cut], 1, &missing, "complete");
     fails(&["run", &digits, "--input", &file("cut.npz", b"PK")], 1, "cut.npz", "complete");
     fails(
         &["run", &digits, "--input", repository("examples/digits/labels.npz").to_str().unwrap()],
@@ -232,6 +234,16 @@ fn errors_say_what_to_do_next() {
         fails(&["run", &digits, "--device=gpu"], 1, "CUDA", "--features cuda");
     }
     fails(&["run", &digits, "--backend=gcc"], 2, "gcc", "tensorc run --help");
+    let doubles = file("doubles.npz", b"");
+    let image = tensorc::runtime::TensorRef::from_slice(&[1, 1, 8, 8], &[0.5f64; 64]);
+    write_stored_arrays(&doubles, [("image", ArrayRef::Numbers(image))]).unwrap();
+    fails(&["run", &digits, "--input", &doubles], 1, "declared f32, f64 given", "inputs with their types and shapes");
+    // A device that is always full.
+    if Path::new("/dev/full").exists() {
+        let samples = repository("examples/digits/samples.npz").to_str().unwrap().to_owned();
+        let full = ["run", &digits, "--input", &samples, "--output", "/dev/full"];
+        fails(&full, 1, "/dev/full: No space left on device", "");
+    }
     let kept = ["run", &digits, "--precision=bf16", "--keep-f32=no-such-node"];
     fails(&kept, 2, "the model has no node `no-such-node`", "tensorc run --help");
 }

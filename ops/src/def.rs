@@ -20,21 +20,11 @@ pub const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
 /// Integer types.
 pub const INTS: &[DType] =
     &[DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U16, DType::U32, DType::U64];
-/// Integer and floating-point types.
-pub const NUMBERS: &[DType] = &[
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::BF16,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-];
+/// Integer and floating-point types: all that expressions are computed in but bool, which is the last of them.
+pub const NUMBERS: &[DType] = match &DType::COMPUTED {
+    [numbers @ .., DType::Bool] => numbers,
+    _ => &[],
+};
 pub(crate) const BOOLS: &[DType] = &[DType::Bool];
 /// Types of shape, axis and index operands.
 pub(crate) const INDICES: &[DType] = &[DType::I64, DType::I32];

@@ -24,12 +24,14 @@ mod _tensorc {
     use crate::inspection::{compile_ahead, inspect, report};
     #[pymodule_export]
     use crate::mxnet::{
-        Array, Executor, Metric, ModeScope, Module, Symbol, Updater, autograd_mode, backward, borrow_array, group,
-        invoke, lend_array, load_arrays, load_checkpoint, operator_names, operator_parameters, save_arrays, seed,
-        symbol_from_json, wait_all,
+        Array, Executor, FileBatches, Metric, ModeScope, Module, Symbol, Updater, autograd_mode, backward,
+        borrow_array, group, invoke, lend_array, load_arrays, load_checkpoint, operator_names, operator_parameters,
+        save_arrays, seed, symbol_from_json, wait_all,
     };
     #[pymodule_export]
     use crate::session::Session;
+    #[pymodule_export]
+    use crate::signals::StopFlag;
     #[pymodule_export]
     use crate::signature::ModelSignature;
 

@@ -1,7 +1,9 @@
 //! A model and its runs, as `tensorc.InferenceSession` needs them.
 
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -9,12 +11,13 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use tensorc::runtime::TensorRef;
-use tensorc::{Array, Compiler, Error, Model};
+use tensorc::{Array, Compiler, Error, Model, Tensor};
 
 use crate::arrays::BorrowedArray;
 use crate::compilers::{self, Setting};
 use crate::errors::{self, Class};
 use crate::host_memory::numpy_array;
+use crate::signals::StopFlag;
 use crate::signature::{ModelFile, ModelSignature, StatedExtent, StatedValue};
 use crate::texts::{FeedValue, TEXTS, array_of, dictionaries, is_text_array, map_parts, texts_of};
 use crate::{element, signals};
@@ -25,6 +28,8 @@ pub struct Session {
     file: ModelFile,
     compiler: Compiler,
     model: RwLock<Arc<Model>>,
+    /// The model by the inputs with a default value that runs give.
+    overriding: Mutex<BTreeMap<BTreeSet<String>, Arc<Model>>>,
     signature: Py<ModelSignature>,
 }
 
@@ -34,11 +39,24 @@ type Feed<'py> = (Bound<'py, PyString>, FeedValue);
 #[pymethods]
 impl Session {
     /// Loads a model from a path, or from `bytes` that hold an ONNX model, for runs on so many threads, 0 leaves the number to tensorc;
-    /// `bf16` rounds operands of products.
+    /// `bf16` rounds operands of products. Initializers of the model may be replaced by arrays.
     #[new]
-    #[pyo3(signature = (model, threads = 0, bf16 = false))]
-    fn new(py: Python<'_>, model: &Bound<'_, PyAny>, threads: usize, bf16: bool) -> PyResult<Session> {
-        let file = model_file(model)?;
+    #[pyo3(signature = (model, threads = 0, bf16 = false, initializers = vec![]))]
+    fn new(
+        py: Python<'_>,
+        model: &Bound<'_, PyAny>,
+        threads: usize,
+        bf16: bool,
+        initializers: Vec<(String, Bound<'_, PyAny>)>,
+    ) -> PyResult<Session> {
+        let tensor = |(name, value): (String, Bound<'_, PyAny>)| {
+            let array = BorrowedArray::of(&value)?;
+            let TensorRef { dtype, dims, data } = array.tensor();
+            let tensor = Tensor::from_bytes(dtype, dims, data.to_vec());
+            Ok((name, tensor.map_err(|error| errors::raised(py, &error))?.into()))
+        };
+        let tensors = initializers.into_iter().map(tensor).collect::<PyResult<_>>()?;
+        let file = model_file(model)?.with_tensors(tensors);
         let load = || {
             let compiler = compilers::compiler(Setting { threads, bf16 })?;
             let model = file.load(&compiler)?;
@@ -49,7 +67,7 @@ impl Session {
         let (compiler, model, signature) =
             signals::interruptible(py, load)?.map_err(|error| errors::raised(py, &error))?;
         let (model, signature) = (RwLock::new(Arc::new(model)), Py::new(py, signature)?);
-        Ok(Session { file, compiler, model, signature })
+        Ok(Session { file, compiler, model, overriding: Mutex::default(), signature })
     }
 
     #[getter]
@@ -57,30 +75,43 @@ impl Session {
         self.signature.clone_ref(py)
     }
 
-    /// Runs on arrays by name; returns the outputs of the given names, all if there are none, as arrays.
-    #[pyo3(signature = (outputs, feeds))]
+    /// Runs on arrays by name; returns the outputs of the given names, all if there are none, as arrays. Ends early once `stop` is set.
+    #[pyo3(signature = (outputs, feeds, stop = None))]
     fn run<'py>(
         &self,
         py: Python<'py>,
         outputs: Option<&Bound<'py, PyAny>>,
         feeds: &Bound<'py, PyAny>,
+        stop: Option<&StopFlag>,
     ) -> PyResult<Bound<'py, PyList>> {
         let signature = self.signature.get();
         let wanted = outputs.map(|names| wanted(names, &signature.outputs)).transpose()?.unwrap_or_default();
-        let model = self.model();
+        let inputs = inputs_of(signature, feeds)?;
+        let model = match &inputs {
+            Cow::Borrowed(_) => self.model(),
+            Cow::Owned(all) => self.overriding(py, &all[signature.inputs.len()..])?,
+        };
+        let run = Run { model: &model, inputs: &inputs, stop };
         if model.has_lists() || signature.has_lists() {
-            return self.run_lists(py, &model, &wanted, feeds);
+            return self.run_lists(py, &run, &wanted, feeds);
         }
-        let feeds = feeds_of(feeds, &signature.inputs)?;
-        check_feeds(py, &feeds, &signature.inputs)?;
-        let Some(inputs) = numbers(&feeds)?.filter(|_| !model.takes_or_gives_texts()) else {
-            let inputs = owned(py, &feeds)?;
-            let results = self.done(py, signals::interruptible(py, || model.run_arrays(&inputs)))?;
+        let feeds = feeds_of(feeds, &inputs)?;
+        check_feeds(py, &feeds, &inputs)?;
+        let Some(arrays) = numbers(&feeds)?.filter(|_| !model.takes_or_gives_texts()) else {
+            let arrays = owned(py, &feeds)?;
+            let results = self.done(py, signals::stoppable(py, stop, || model.run_arrays(&arrays)))?;
             return chosen(py, results.iter().map(|(_, array)| array_of(py, array)), &wanted);
         };
-        let results = self.done(py, signals::interruptible(py, || model.run_on(&inputs)))?;
+        let results = self.done(py, signals::stoppable(py, stop, || model.run_on(&arrays)))?;
         chosen(py, results.into_iter().map(|output| numpy_array(py, output)), &wanted)
     }
+}
+
+/// A run, and what it is to look at.
+struct Run<'a> {
+    model: &'a Model,
+    inputs: &'a [StatedValue],
+    stop: Option<&'a StopFlag>,
 }
 
 impl Session {
@@ -99,8 +130,21 @@ impl Session {
         }
     }
 
+    /// The model of which these inputs are given, though it has values for them.
+    fn overriding(&self, py: Python<'_>, given: &[StatedValue]) -> PyResult<Arc<Model>> {
+        let names: BTreeSet<String> = given.iter().map(|stated| stated.name.clone()).collect();
+        let known = || self.overriding.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(model) = known().get(&names) {
+            return Ok(model.clone());
+        }
+        let load = || self.file.with_inputs(names.clone()).load(&self.compiler);
+        let model = signals::interruptible(py, load)?.map_err(|error| errors::raised(py, &error))?;
+        Ok(known().entry(names).or_insert(model.into()).clone())
+    }
+
     /// Forgets what was compiled: a compilation that was interrupted takes the model for one that cannot be compiled for many shapes.
     fn load_again(&self) {
+        self.overriding.lock().unwrap_or_else(PoisonError::into_inner).clear();
         if let Ok(model) = self.file.load(&self.compiler) {
             *self.model.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(model);
         }
@@ -111,14 +155,14 @@ impl Session {
     fn run_lists<'py>(
         &self,
         py: Python<'py>,
-        model: &Model,
+        &Run { model, inputs, stop }: &Run<'_>,
         wanted: &[usize],
         feeds: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let signature = self.signature.get();
         let mut given = vec![];
         for (name, value) in items(feeds)? {
-            let stated = signature.inputs.iter().find(|input| name == *input.name);
+            let stated = inputs.iter().find(|input| name == *input.name);
             match stated {
                 Some(input) if input.kind.contains("seq(") && !value.is_none() => {
                     for (at, element) in value.try_iter()?.enumerate() {
@@ -137,7 +181,7 @@ impl Session {
             }
         }
         let inputs: Vec<(&str, Array)> = given.iter().map(|(name, array)| (name.as_str(), array.clone())).collect();
-        let results = self.done(py, signals::interruptible(py, || model.run_arrays(&inputs)))?;
+        let results = self.done(py, signals::stoppable(py, stop, || model.run_arrays(&inputs)))?;
         let all = PyList::empty(py);
         for output in &signature.outputs {
             let elements = results.iter().filter(|(name, _)| is_element(name, &output.name));
@@ -167,11 +211,26 @@ fn is_element(result: &str, output: &str) -> bool {
 /// It is neither a path nor bytes.
 pub fn model_file(model: &Bound<'_, PyAny>) -> PyResult<ModelFile> {
     if let Ok(bytes) = model.cast::<PyBytes>() {
-        return Ok(ModelFile::Memory(Bytes::from_owner(PyBackedBytes::from(bytes.clone()))));
+        return Ok(ModelFile::memory(Bytes::from_owner(PyBackedBytes::from(bytes.clone()))));
     }
     match model.extract::<PathBuf>() {
-        Ok(path) => Ok(ModelFile::Path(path)),
+        Ok(path) => Ok(ModelFile::path(path)),
         Err(_) => Err(PyTypeError::new_err(format!("Unable to load from type '{}'", model.get_type()))),
+    }
+}
+
+/// The inputs of a run: those without a value in the model, and the others that are given a value; these are owned, and last.
+fn inputs_of<'s>(signature: &'s ModelSignature, feeds: &Bound<'_, PyAny>) -> PyResult<Cow<'s, [StatedValue]>> {
+    let ModelSignature { inputs, overridable, .. } = signature;
+    if overridable.is_empty() {
+        return Ok(Cow::Borrowed(inputs));
+    }
+    let given = items(feeds)?;
+    let is_given = |stated: &&StatedValue| given.iter().any(|(name, value)| *name == *stated.name && !value.is_none());
+    let overridden: Vec<StatedValue> = overridable.iter().filter(is_given).cloned().collect();
+    match overridden.is_empty() {
+        true => Ok(Cow::Borrowed(inputs)),
+        false => Ok(Cow::Owned(inputs.iter().cloned().chain(overridden).collect())),
     }
 }
 

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use tensorc::{Compiler, DType, Error, Model};
+use tensorc::ir::TensorData;
+use tensorc::{Compiler, DType, Error, Model, Replacements};
 use tensorc_frontend::onnx::proto::{DataType, DimensionValue, TypeProto, TypeValue, ValueInfoProto};
 use tensorc_frontend::onnx::tensor::data_type;
 use tensorc_frontend::onnx::{OnnxError, OnnxModel};
@@ -14,9 +15,15 @@ use tensorc_frontend::onnx::{OnnxError, OnnxModel};
 use crate::element;
 use crate::texts::TEXTS;
 
-/// Where a model comes from.
+/// Where a model comes from, and what is replaced in it.
 #[derive(Clone)]
-pub enum ModelFile {
+pub struct ModelFile {
+    from: Origin,
+    replacements: Replacements,
+}
+
+#[derive(Clone)]
+enum Origin {
     Path(PathBuf),
     Memory(Bytes),
 }
@@ -25,14 +32,34 @@ pub enum ModelFile {
 const IN_MEMORY: &str = "<model in memory>";
 
 impl ModelFile {
+    /// A file.
+    pub fn path(path: PathBuf) -> ModelFile {
+        ModelFile { from: Origin::Path(path), replacements: Replacements::default() }
+    }
+
+    /// The bytes of an ONNX model.
+    pub fn memory(bytes: Bytes) -> ModelFile {
+        ModelFile { from: Origin::Memory(bytes), replacements: Replacements::default() }
+    }
+
+    /// The same model with other tensors in place of initializers.
+    pub fn with_tensors(self, tensors: Vec<(String, TensorData)>) -> ModelFile {
+        ModelFile { replacements: Replacements { tensors, ..self.replacements }, ..self }
+    }
+
+    /// The same model, of which these inputs with a default value are given in each run.
+    pub fn with_inputs(&self, inputs: BTreeSet<String>) -> ModelFile {
+        ModelFile { replacements: Replacements { inputs, ..self.replacements.clone() }, ..self.clone() }
+    }
+
     /// Reads what the model states of itself. Symbols of MXNet and texts of the IR have no more than names and types.
     ///
     /// # Errors
     /// It cannot be read, or is no ONNX model.
     fn proto(&self) -> Result<OnnxModel, Error> {
-        let (path, opened) = match self {
-            ModelFile::Path(path) => (path.clone(), OnnxModel::open(path)),
-            ModelFile::Memory(bytes) => (IN_MEMORY.into(), OnnxModel::decode(bytes.clone(), None)),
+        let (path, opened) = match &self.from {
+            Origin::Path(path) => (path.clone(), OnnxModel::open(path)),
+            Origin::Memory(bytes) => (IN_MEMORY.into(), OnnxModel::decode(bytes.clone(), None)),
         };
         opened.map_err(|source: OnnxError| Error::Onnx { path, source: Box::new(source) })
     }
@@ -42,15 +69,16 @@ impl ModelFile {
     /// # Errors
     /// As [`Compiler::load`].
     pub fn load(&self, compiler: &Compiler) -> Result<Model, Error> {
-        match self {
-            ModelFile::Path(path) => compiler.load(path),
-            ModelFile::Memory(bytes) => compiler.load_bytes(IN_MEMORY, bytes.clone()),
+        match &self.from {
+            Origin::Path(path) if !self.is_onnx() => compiler.load(path),
+            Origin::Path(path) => compiler.load_replacing(path, &self.replacements),
+            Origin::Memory(bytes) => compiler.load_bytes_replacing(IN_MEMORY, bytes.clone(), &self.replacements),
         }
     }
 
     fn is_onnx(&self) -> bool {
         let other = |path: &PathBuf| path.extension().is_some_and(|end| end == "tc" || end == "json");
-        !matches!(self, ModelFile::Path(path) if other(path))
+        !matches!(&self.from, Origin::Path(path) if other(path))
     }
 }
 
@@ -104,7 +132,7 @@ pub struct ModelSignature {
     pub inputs: Vec<StatedValue>,
     pub outputs: Vec<StatedValue>,
     /// Inputs with a value in the model.
-    overridable: Vec<StatedValue>,
+    pub overridable: Vec<StatedValue>,
     texts: Vec<(&'static str, String)>,
     version: i64,
     custom: Vec<(String, String)>,

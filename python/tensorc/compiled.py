@@ -44,7 +44,7 @@ class CompiledModel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) > len(self._names):
             raise TypeError(
-                f"the model takes {len(self._names)} arrays ({', '.join(self._names)}), {len(args)} were given"
+                f"the model takes the arrays {', '.join(self._names)}; {len(args)} were given"
             )
         feeds = dict(zip(self._names, args))
         for name, value in kwargs.items():

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import onnx_file as of
+import pytest
 
 import tensorc
 
@@ -68,3 +69,25 @@ def test_keyboard_interrupt_ends_a_run():
     first, second = run.stdout.splitlines()
     assert first.startswith("interrupted") and float(first.split()[1]) < 5, run.stdout
     assert second == "True"
+
+
+def test_terminate_ends_a_run():
+    session = tensorc.InferenceSession(products(100))
+    small = np.eye(4, dtype=np.float32)
+    session.run(None, {"x": small})
+    options, large = tensorc.RunOptions(), np.zeros((3000, 3000), np.float32)
+    begin = time.perf_counter()
+
+    def terminate():
+        options.terminate = True
+
+    threading.Timer(0.5, terminate).start()
+    with pytest.raises(tensorc.errors.Fail, match="Exiting due to terminate flag being set to true"):
+        session.run(None, {"x": large}, options)
+    assert time.perf_counter() - begin < 5
+    # Other runs go on, and the options serve again once the flag is taken back.
+    assert (session.run(None, {"x": small})[0] == small).all()
+    with pytest.raises(tensorc.errors.Fail):
+        session.run(None, {"x": small}, options)
+    options.terminate = False
+    assert (session.run(None, {"x": small}, options)[0] == small).all()

@@ -9,7 +9,7 @@ use tensorc_frontend::onnx::edit::{EditedModel, EditedNode, EditedTensor};
 use tensorc_frontend::onnx::error::TensorSite;
 use tensorc_frontend::onnx::files::ModelFiles;
 use tensorc_frontend::onnx::proto::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
-use tensorc_frontend::onnx::tensor::{data_type, embedded, read_tensor};
+use tensorc_frontend::onnx::tensor::{embedded, read_tensor, stored_tensor};
 use tensorc_frontend::onnx::{OnnxError, OnnxModel};
 use tensorc_ir::TensorData;
 use tensorc_ir::op::OnnxName;
@@ -145,13 +145,7 @@ impl Document {
     /// Adds a constant under a name made from `base`, and returns the name.
     pub fn add_constant(&mut self, base: &str, data: &TensorData) -> String {
         let name = self.fresh(base);
-        let proto = TensorProto {
-            name: Some(name.clone()),
-            dims: data.dims().iter().map(|d| *d as i64).collect(),
-            data_type: Some(data_type(data.dtype())),
-            raw_data: Some(data.bytes().clone()),
-            ..TensorProto::default()
-        };
+        let proto = stored_tensor(&name, data);
         self.constants.insert(name.clone(), proto.clone());
         self.model.initializers.push(EditedTensor::new(proto));
         name

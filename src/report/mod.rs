@@ -145,7 +145,7 @@ impl ModelReport {
             notes,
             inputs: given.collect(),
             outputs: results.collect(),
-            nodes: Nodes::of(&user.rows, &mut strings),
+            nodes: Nodes::of(&user.rows, &user.bodies, &mut strings),
             strings,
             parts,
             machine,
@@ -165,7 +165,7 @@ impl ModelReport {
     #[must_use]
     pub fn with_errors(mut self, title: &str, found: &Comparison) -> ModelReport {
         let position = |name: &str| {
-            let at = self.rows.iter().position(|row| *row.name == *name && row.op != "output");
+            let at = self.rows.iter().position(|row| *row.name == *name && row.op != "output" && row.within == 0);
             at.map(|at| at as u32)
         };
         let row = |error: &NodeError| {
@@ -184,14 +184,14 @@ impl ModelReport {
         let mut text = format!("{} nodes, {steps} kernels and library calls", self.operators());
         let times: Vec<f64> = self.parts.iter().filter_map(|part| part.run_ms).collect();
         if !times.is_empty() {
-            text += &format!(", {:.3} ms a run", times.iter().sum::<f64>());
+            text += &format!(", {} a run", page::time_text(times.iter().sum::<f64>() * 1e6));
         }
         text
     }
 
-    /// Nodes of the model besides inputs and outputs.
+    /// Nodes of the model besides inputs and outputs, those of branches and loops included.
     fn operators(&self) -> usize {
-        self.rows.iter().filter(|row| row.op != "input" && row.op != "output").count()
+        self.rows.iter().filter(|row| row.fate != Fate::Edge).count()
     }
 
     /// As one HTML page.

@@ -133,6 +133,11 @@ fn overview(report: &ModelReport) -> String {
     out
 }
 
+/// A time in nanoseconds as the page writes it.
+pub(super) fn time_text(ns: f64) -> String {
+    cell_time(ns)
+}
+
 /// Text as HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")

@@ -199,6 +199,9 @@ fn members(graph: &Graph, node: NodeId, user: &UserGraph) -> Vec<u32> {
 
 fn collect(graph: &Graph, node: NodeId, user: &UserGraph, found: &mut BTreeSet<u32>) {
     let n = graph.node(node);
+    if matches!(n.kind, NodeKind::Input) {
+        return;
+    }
     found.extend(user.named(&n.name));
     if let NodeKind::Fused(fused) = &n.kind {
         let computed =

@@ -48,7 +48,7 @@ impl ModelReport {
             notes: vec![],
             inputs: vec![],
             outputs: vec![],
-            nodes: Nodes::of(&rows, &mut strings),
+            nodes: Nodes::of(&rows, &[], &mut strings),
             strings,
             parts: vec![],
             machine: None,
@@ -61,7 +61,7 @@ impl ModelReport {
 
 /// The nodes of the file, as far as it can be read, with those that are refused.
 fn rows(compiler: &Compiler, path: &Path, refused: &[Refused]) -> Vec<NodeRow> {
-    let Ok(model) = ModelSource::File(path.to_owned()).open(compiler) else { return vec![] };
+    let Ok(model) = ModelSource::file(path).open(compiler) else { return vec![] };
     let refused: BTreeSet<&str> = refused.iter().flat_map(|r| &r.nodes).map(String::as_str).collect();
     let mut made: BTreeMap<String, u32> = BTreeMap::new();
     let mut rows: Vec<NodeRow> = vec![];
@@ -75,7 +75,7 @@ fn rows(compiler: &Compiler, path: &Path, refused: &[Refused]) -> Vec<NodeRow> {
         };
         made.extend(node.outputs.into_iter().map(|name| (name, rows.len() as u32)));
         let name: Arc<str> = node.name.into();
-        rows.push(NodeRow { name, op: node.op, ty: String::new(), args, constants: vec![], fate });
+        rows.push(NodeRow { name, op: node.op, ty: String::new(), args, constants: vec![], fate, within: 0 });
     }
     rows
 }

@@ -13,7 +13,7 @@ use tensorc::ir::TensorData;
 use tensorc::{Compiler, Tensor};
 use tensorc_frontend::onnx::proto::{TypeValue, ValueInfoProto};
 use tensorc_frontend::onnx::tensor::decode_tensor;
-use tensorc_frontend::onnx::{ImportOptions, OnnxError, OnnxModel, import};
+use tensorc_frontend::onnx::{ImportOptions, OnnxError, OnnxModel, Replacements, import};
 use zip::ZipArchive;
 
 use crate::cache::Package;
@@ -125,33 +125,32 @@ fn tensors(info: &ValueInfoProto, bytes: Bytes) -> Vec<(String, TensorData)> {
     }
 }
 
-/// The inputs that the stored values belong to, and the names of those that have a default value in the model. If there are
+/// The inputs that the stored values belong to, and those of them that have a default value in the model. If there are
 /// as many stored values as inputs without a default, these are meant, otherwise the first inputs of all.
-fn inputs(model: &OnnxModel, count: usize) -> (Vec<ValueInfoProto>, Vec<String>) {
+fn inputs(model: &OnnxModel, count: usize) -> (Vec<ValueInfoProto>, Replacements) {
     let all = model.graph.input.clone();
     let has_default = |info: &ValueInfoProto| model.graph.initializer.iter().any(|t| t.name() == info.name());
     let required: Vec<ValueInfoProto> = all.iter().filter(|i| !has_default(i)).cloned().collect();
     let inputs = if required.len() == count { required } else { all[..count].to_vec() };
-    let overridden = inputs.iter().filter(|i| has_default(i)).map(|i| i.name().to_owned()).collect();
-    (inputs, overridden)
+    let given = inputs.iter().filter(|i| has_default(i)).map(|i| i.name().to_owned()).collect();
+    (inputs, Replacements { inputs: given, ..Replacements::default() })
 }
 
 fn run_set(compiler: &Compiler, bytes: Bytes, given: &[Bytes], expected: &[Bytes]) -> Outcome {
     let refused = |stage, e: &dyn std::fmt::Display| Outcome::Refused(stage, e.to_string());
     let folder = tempfile::tempdir().expect("a folder can be made");
     let file = folder.path().join("model.onnx");
-    let model = match OnnxModel::decode(bytes.clone(), None) {
+    let mut model = match OnnxModel::decode(bytes.clone(), None) {
         Ok(model) => model,
         Err(e) => return refused("decode", &e),
     };
-    let (inputs, overridden) = inputs(&model, given.len());
+    let (inputs, replacements) = inputs(&model, given.len());
     let values = |infos: &[ValueInfoProto], stored: &[Bytes]| -> Vec<(String, TensorData)> {
         infos.iter().zip(stored).flat_map(|(info, bytes)| tensors(info, bytes.clone())).collect()
     };
     let (inputs, outputs) = (values(&inputs, given), values(&model.graph.output, expected));
-    let overridden: Vec<&str> = overridden.iter().map(String::as_str).collect();
-    let options = ImportOptions { overridden: &overridden, ..ImportOptions::default() };
-    let model = match import(model, compiler.registry(), &options) {
+    let replaced = model.replace(&replacements);
+    let model = match replaced.and_then(|()| import(model, compiler.registry(), &ImportOptions::default())) {
         Ok(imported) => compiler.model(imported.graph),
         // Inputs decide what the model is, for which the file is read again.
         Err(OnnxError::Unsupported(list)) if list.only_undecided() => {

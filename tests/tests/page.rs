@@ -205,6 +205,73 @@ fn parts_and_control_flow_are_shown() {
     assert!(!found["parts"][0]["steps"]["kinds"].as_array().unwrap().is_empty());
 }
 
+/// Sums of rows, each behind a hyperbolic tangent; in a branch that the sum of all decides, if it is to be nested.
+fn scanned(rows: i64, nested: bool) -> GraphProto {
+    let named = |op: &str, name: &str, inputs: &[&str], out: &str| NodeProto {
+        name: Some(name.into()),
+        ..node(op, inputs, &[out])
+    };
+    let body_nodes =
+        vec![named("Add", "/cell/Add", &["sum", "element"], "added"), named("Tanh", "/cell/Tanh", &["added"], "next")];
+    let body = graph(vec![untyped("sum"), untyped("element")], body_nodes, &["next"]);
+    let attributes = vec![int("num_scan_inputs", 1), branch("body", body)];
+    let scan = with(named("Scan", "/cell/Scan", &["zero", "x"], "y"), attributes);
+    let x = vec![value("x", DataType::Float, &[rows, 4])];
+    let mut whole = match nested {
+        false => graph(x, vec![scan], &["y"]),
+        true => {
+            let otherwise = graph(vec![], vec![named("Neg", "/other/Neg", &["zero"], "y2")], &["y2"]);
+            let sides =
+                vec![branch("then_branch", graph(vec![], vec![scan], &["y"])), branch("else_branch", otherwise)];
+            let decide = vec![
+                named("ReduceSum", "/decide/Sum", &["x"], "total"),
+                named("Reshape", "/decide/Reshape", &["total", "scalar"], "flat"),
+                named("Greater", "/decide/Greater", &["flat", "limit"], "c"),
+                with(named("If", "/decide/If", &["c"], "z"), sides),
+            ];
+            graph(x, decide, &["z"])
+        }
+    };
+    whole.initializer = vec![f32s("zero", &[4], &[0.0; 4]), i64s("scalar", &[0], &[]), f32s("limit", &[], &[0.5])];
+    whole
+}
+
+#[test]
+fn nodes_of_branches_and_loops_are_shown() {
+    let rows = || Tensor::from_f32(&[600, 4], &[0.1; 2400]).unwrap();
+    for nested in [false, true] {
+        let found = data(&page(&loaded(&compiler(), scanned(600, nested)), &[rows()], &UNMEASURED));
+        let names = names(&found);
+        let at = |name: &str| names.iter().position(|n| n == name).unwrap_or_else(|| panic!("{name} of {names:?}"));
+        let nodes = &found["nodes"];
+        let body = |i: usize| nodes["within"][i].as_u64().unwrap();
+        let flow = |of: u64| nodes["bodies"][of as usize - 1]["flow"].as_u64().unwrap() as usize;
+        let (tanh, scan) = (at("/cell/Tanh"), at("/cell/Scan"));
+        assert_eq!(flow(body(tanh)), scan);
+        assert_eq!(nodes["bodies"][body(tanh) as usize - 1]["label"], "body");
+        let text =
+            |column: &str, i: usize| found["strings"][nodes[column][i].as_u64().unwrap() as usize].as_str().unwrap();
+        // The loop reads what its body computes, and the body what the loop gives it.
+        let reads = |i: usize| -> Vec<usize> {
+            let distances = nodes["args"][i].as_array().unwrap();
+            distances.iter().map(|distance| i - distance.as_u64().unwrap() as usize).collect()
+        };
+        assert!(reads(scan).contains(&tanh));
+        let element = (0..names.len()).find(|i| text("ops", *i) == "row of this iteration").unwrap();
+        assert!(reads(at("/cell/Add")).contains(&element) && reads(element) == [at("x")]);
+        assert_eq!((text("types", element), text("types", tanh)), ("f32[4]", "f32[4]"));
+        assert_eq!(nodes["fates"][tanh], json!(0), "a kernel computes it");
+        let steps = found["parts"][0]["steps"]["nodes"].as_array().unwrap();
+        let of = |i: usize| steps.iter().filter(|nodes| nodes.as_array().unwrap().contains(&json!(i))).count();
+        assert_eq!((of(tanh), of(element), of(at("x"))), (1, 0, 0), "inputs are computed by nothing");
+        if nested {
+            let choice = at("/decide/If");
+            assert_eq!((flow(body(scan)), flow(body(at("/other/Neg")))), (choice, choice));
+            assert_ne!(body(scan), body(at("/other/Neg")));
+        }
+    }
+}
+
 /// Writes a page into a folder that is removed with the guard.
 fn written(page: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -260,6 +327,25 @@ fn a_browser_shows_ten_thousand_nodes_and_is_moved_by_keys() {
         "{ const s = document.getElementById('grouping'); s.value = 'kernel'; s.dispatchEvent(new Event('change')); }",
     );
     assert!(browser.value(BOXES).as_u64().unwrap() > 1);
+}
+
+#[test]
+fn a_browser_goes_into_a_loop() {
+    let Some(mut browser) = Browser::start() else { return };
+    let rows = Tensor::from_f32(&[600, 4], &[0.1; 2400]).unwrap();
+    let (_folder, path) = written(&page(&loaded(&compiler(), scanned(600, true)), &[rows], &UNMEASURED));
+    browser.open(&path, "light");
+    browser.value("document.getElementById('canvas').focus()");
+    browser.key("/");
+    browser.text("tanh");
+    browser.wait("document.querySelectorAll('#found [role=option]').length === 1");
+    browser.key("Enter");
+    let details = browser.value("document.getElementById('details').textContent");
+    assert!(details.as_str().unwrap().contains("body of /cell/Scan"), "{details}");
+    let labels = browser.value("[...document.querySelectorAll('#canvas g')].map((g) => g.textContent).join(' ')");
+    for label in ["If: then", "Scan: body"] {
+        assert!(labels.as_str().unwrap().contains(label), "{label} of {labels}");
+    }
 }
 
 #[test]

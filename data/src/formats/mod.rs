@@ -12,6 +12,7 @@ mod npy_array;
 mod npy_header;
 mod npy_text;
 mod npz;
+mod sink;
 mod text;
 
 use std::io::{ErrorKind, Read};

@@ -1,7 +1,7 @@
 //! Archives of arrays (`.npz`): zip files with a `.npy` file for each array.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::io::{BufReader, Read, Seek, Write};
 use std::path::Path;
 
 use memchr::memmem;
@@ -12,6 +12,7 @@ use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 use super::inflated_limit;
 use super::npy_array::{StoredArray, array};
+use super::sink::Sink;
 use super::{npy_header, npy_text};
 use crate::error::{Cause, DataError, ExamplePlace};
 
@@ -108,7 +109,7 @@ pub fn write_stored_arrays<'a>(
 ) -> Result<(), DataError> {
     let path = path.as_ref();
     let write = || -> Result<(), Cause> {
-        let mut zip = ZipWriter::new(BufWriter::new(File::create(path)?));
+        let mut zip = ZipWriter::new(Sink::create(path)?);
         for (name, array) in arrays {
             let mut put = || match array {
                 ArrayRef::Numbers(tensor) => put(&mut zip, name, tensor),
@@ -116,12 +117,12 @@ pub fn write_stored_arrays<'a>(
             };
             put().map_err(|cause| of(name, cause))?;
         }
-        Ok(zip.finish()?.flush()?)
+        Ok(zip.finish()?.finish()?)
     };
     write().map_err(|cause| DataError::at(ExamplePlace::file(path), cause))
 }
 
-fn put(zip: &mut ZipWriter<BufWriter<File>>, name: &str, array: TensorRef<'_>) -> Result<(), Cause> {
+fn put(zip: &mut ZipWriter<Sink>, name: &str, array: TensorRef<'_>) -> Result<(), Cause> {
     let header = npy_header::write(array.dtype, array.dims)?;
     if tensorc_runtime::host_tensor::byte_len(array.dtype, array.dims) != Some(array.data.len() as u64) {
         let expected = format!("elements of {:?} {}", array.dims, array.dtype);
@@ -131,7 +132,7 @@ fn put(zip: &mut ZipWriter<BufWriter<File>>, name: &str, array: TensorRef<'_>) -
 }
 
 /// Writes an entry that consists of parts.
-fn put_parts(zip: &mut ZipWriter<BufWriter<File>>, name: &str, parts: &[&[u8]]) -> Result<(), Cause> {
+fn put_parts(zip: &mut ZipWriter<Sink>, name: &str, parts: &[&[u8]]) -> Result<(), Cause> {
     let bytes: usize = parts.iter().map(|part| part.len()).sum();
     // The earliest date there is, whatever the time of day.
     let options = SimpleFileOptions::default()

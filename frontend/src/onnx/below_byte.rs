@@ -31,6 +31,21 @@ pub(super) fn unpacked(dtype: DType, packed: &[u8], elements: u64) -> Bytes {
     (0..elements).map(element).collect()
 }
 
+/// The elements of a narrow type, given a byte each, as files have them.
+pub(super) fn packed(dtype: DType, elements: &[u8]) -> Bytes {
+    let bits = dtype.bits();
+    let mut packed = vec![0u8; bytes(dtype, elements.len() as u64) as usize];
+    for (i, element) in elements.iter().enumerate() {
+        let (first, code) = (i * bits, u16::from(element << (8 - bits) >> (8 - bits)));
+        let [low, high] = (code << (first % 8)).to_le_bytes();
+        packed[first / 8] |= low;
+        if high != 0 {
+            packed[first / 8 + 1] |= high;
+        }
+    }
+    packed.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,6 +58,10 @@ mod tests {
         assert_eq!(unpacked(DType::U4, &packed, 5)[..], [4, 14, 10, 9, 1]);
         assert_eq!(unpacked(DType::I4, &packed, 3)[..], [4, 0xfe, 0xfa]);
         assert_eq!(unpacked(DType::F6E2M3, &packed, 4)[..], [0b10_0100, 0b10_1011, 0b01_1001, 0b11_1100]);
+        for (dtype, elements) in [(DType::U2, 5), (DType::I2, 9), (DType::U4, 5), (DType::I4, 3), (DType::F6E2M3, 4)] {
+            let all = unpacked(dtype, &packed, elements);
+            assert_eq!(unpacked(dtype, &super::packed(dtype, &all), elements), all, "{dtype}");
+        }
         let sizes = |dtype| [0u64, 1, 3, 4, 5, 8].map(|n| bytes(dtype, n));
         assert_eq!(sizes(DType::U2), [0, 1, 1, 1, 2, 2]);
         assert_eq!(sizes(DType::F4E2M1), [0, 1, 2, 2, 3, 4]);

@@ -14,7 +14,7 @@ use super::error::{NotOnnx, OnnxError};
 use super::proto::{
     DataLocation, GraphProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, ValueInfoProto,
 };
-use super::wire::{WireValue, next_field};
+use super::wire::{LENGTH_DELIMITED, WireValue, next_field};
 
 /// A message as its fields.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,9 +27,6 @@ struct RawField {
     value: Bytes,
     whole: Bytes,
 }
-
-/// How a value is written that has a length of its own.
-const LENGTH_DELIMITED: u64 = 2;
 
 impl RawMessage {
     /// Takes a message apart.
@@ -95,7 +92,7 @@ impl RawMessage {
 }
 
 fn no_message() -> OnnxError {
-    OnnxError::NotOnnx(NotOnnx::Fields)
+    OnnxError::NotOnnx(NotOnnx::Damaged)
 }
 
 fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
@@ -209,7 +206,7 @@ fn decoded<M: Message + Default>(message: &RawMessage, number: u32) -> Result<Ve
 }
 
 fn decode<M: Message + Default>(bytes: &Bytes) -> Result<M, OnnxError> {
-    M::decode(bytes.clone()).map_err(|error| OnnxError::NotOnnx(NotOnnx::Decode(error)))
+    M::decode(bytes.clone()).map_err(|_| no_message())
 }
 
 impl EditedModel {

@@ -179,12 +179,18 @@ pub enum NotOnnx {
     /// A file of another format.
     #[error("it is {0}")]
     OtherFormat(&'static str),
-    /// The bytes are no protocol buffer of a model.
-    #[error("broken or truncated protobuf: {0}")]
-    Decode(#[from] prost::DecodeError),
-    /// The bytes are no fields of a message, or there are two graphs.
-    #[error("broken or truncated protobuf: its fields cannot be told apart")]
-    Fields,
+    /// The file ends early.
+    #[error("the file is incomplete: {missing} bytes are missing at its end")]
+    Incomplete {
+        /// How many bytes are missing.
+        missing: u64,
+    },
+    /// The bytes are no message, or not one of a model.
+    #[error("it is damaged, or of another format")]
+    Damaged,
+    /// Messages that nest deeper than any decoder reads.
+    #[error("its messages are nested more than {0} deep")]
+    TooDeep(usize),
     /// The field `ir_version` is missing.
     #[error("it has no IR version")]
     NoIrVersion,
@@ -281,6 +287,14 @@ pub enum TensorProblem {
     /// A tensor whose size in bytes overflows.
     #[error("the shape {0:?} is too large")]
     TooLarge(Vec<i64>),
+    /// Another tensor in its place does not fit.
+    #[error("it is {declared}, {given} cannot take its place")]
+    Replaced {
+        /// The type and shape in the file.
+        declared: String,
+        /// The type and shape given.
+        given: String,
+    },
     /// Data of another size than the shape needs.
     #[error("the shape {dims:?} of {dtype} needs {expected} {unit}, the data has {found}")]
     SizeMismatch {

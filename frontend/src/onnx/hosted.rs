@@ -17,7 +17,7 @@ use super::load::Opsets;
 use super::meaning::Meaning;
 use super::proto::GraphProto;
 use super::scope::{CommonType, OwnBody};
-use super::unsupported::{Stop, UNDECIDED, unsupported};
+use super::unsupported::{Stop, UNDECIDED, UNLIKE, unsupported};
 use super::upgrade::ValueFacts;
 use super::writer::NodeWriter;
 
@@ -181,7 +181,7 @@ impl Importer<'_> {
             let second = self.hosted_branch("else", (otherwise.clone(), given), &first.captured, opsets, label)?;
             let types = first.found.iter().zip(&second.found).map(|(a, b)| a.with(b)).collect::<Option<Vec<_>>>();
             let Some(types) = types else {
-                return unsupported("its branches give results of different element types or ranks");
+                return unsupported(UNLIKE);
             };
             // A sequence that has no tensor in one branch is held by as many tensors as in the other.
             let held =

@@ -63,8 +63,6 @@ pub type Decision<'a> = dyn Fn(&Graph, Value) -> Option<bool> + 'a;
 /// What is fixed when a model is imported.
 #[derive(Clone, Copy, Default)]
 pub struct ImportOptions<'a> {
-    /// Inputs with a default value in the model that become inputs of the graph all the same.
-    pub overridden: &'a [&'a str],
     /// Extents of inputs, which may depend on symbols; dimensions of the same name elsewhere follow.
     pub shapes: &'a [(&'a str, &'a Extents)],
     /// How many tensors there are of an input that is a sequence or optional. Those of `x` are the inputs `x[0]`, `x[1]`, …
@@ -85,7 +83,7 @@ pub struct ImportOptions<'a> {
 
 /// Imports the main graph of a model.
 ///
-/// Inputs with a default value in the model become constants unless `overridden` names them.
+/// Inputs with a default value in the model become constants ([`Replacements`](super::Replacements) says otherwise).
 ///
 /// # Errors
 /// [`OnnxError::Unsupported`] lists everything that tensorc does not support; other errors say

@@ -20,13 +20,10 @@ impl Importer<'_> {
         for info in inputs {
             let name = info.name();
             if self.stored.contains_key(name) {
-                if !self.options.overridden.contains(&name) {
-                    if let Some(data) = self.stored_constant(name)? {
-                        defaults.push((name.to_owned(), data));
-                    }
-                    continue;
+                if let Some(data) = self.stored_constant(name)? {
+                    defaults.push((name.to_owned(), data));
                 }
-                self.stored.remove(name);
+                continue;
             }
             let meaning = match self.input_meaning(info)? {
                 Ok(meaning) => meaning,
@@ -109,7 +106,7 @@ impl Importer<'_> {
     pub(super) fn check_options(&self, inputs: &[ValueInfoProto]) -> Result<(), OnnxError> {
         let options = self.options;
         let tensors = options.shapes.iter().map(|s| s.0).chain(options.values.iter().map(|v| v.0));
-        for name in tensors.chain(options.overridden.iter().copied()) {
+        for name in tensors {
             if !matches!(self.values.get(name), Some(Meaning::Tensor(_) | Meaning::Reported)) {
                 let known = inputs.iter().map(|i| i.name().to_owned()).collect();
                 return Err(OnnxError::NoSuchInput { name: name.to_owned(), known });

@@ -10,6 +10,7 @@ use tensorc_ir::op::OnnxName;
 
 use super::error::{NotOnnx, OnnxError};
 use super::files::{ModelFiles, ReadOptions};
+use super::format::{self, other_format};
 use super::proto::{GraphProto, ModelProto, OperatorSetIdProto};
 use super::skeleton::Skeleton;
 use super::wire;
@@ -90,7 +91,8 @@ impl OnnxModel {
 fn decode(bytes: Bytes, mut files: ModelFiles) -> Result<OnnxModel, OnnxError> {
     let scanned = wire::scan(&bytes, &wire::MODEL, &mut files.budget);
     scanned.map_err(|error| other_format(&bytes).map_or(error, |f| OnnxError::NotOnnx(NotOnnx::OtherFormat(f))))?;
-    let mut proto = decode_message::<ModelProto>(bytes).map_err(OnnxError::NotOnnx)?;
+    let decoded = if bytes.is_empty() { None } else { ModelProto::decode(bytes.clone()).ok() };
+    let mut proto = decoded.ok_or_else(|| OnnxError::NotOnnx(format::problem(&bytes)))?;
     let Some(ir_version) = proto.ir_version else { return Err(OnnxError::NotOnnx(NotOnnx::NoIrVersion)) };
     if !(OLDEST_IR_VERSION..=NEWEST_IR_VERSION).contains(&ir_version) {
         return Err(OnnxError::IrVersion { found: ir_version, newest: NEWEST_IR_VERSION });
@@ -98,37 +100,6 @@ fn decode(bytes: Bytes, mut files: ModelFiles) -> Result<OnnxModel, OnnxError> {
     let graph = proto.graph.take().ok_or(OnnxError::NotOnnx(NotOnnx::NoGraph))?;
     let opsets = Opsets::new(&proto.opset_import)?;
     Ok(OnnxModel { proto, graph, opsets, files })
-}
-
-/// Decodes one message; bytes that are none are searched for the reason.
-fn decode_message<M: Message + Default>(bytes: Bytes) -> Result<M, NotOnnx> {
-    if bytes.is_empty() {
-        return Err(NotOnnx::Empty);
-    }
-    M::decode(bytes.clone()).map_err(|error| match other_format(&bytes) {
-        Some(format) => NotOnnx::OtherFormat(format),
-        None => NotOnnx::Decode(error),
-    })
-}
-
-/// Length of the prefix that is checked for being text, in bytes.
-const TEXT: usize = 32;
-
-/// Recognises files that are often taken for ONNX models.
-fn other_format(bytes: &[u8]) -> Option<&'static str> {
-    let signatures: [(usize, &[u8], &str); 7] = [
-        (0, b"PK\x03\x04", "a zip archive (a PyTorch file or an archive of the model)"),
-        (0, b"\x89HDF\r\n", "an HDF5 file (Keras)"),
-        (4, b"TFL3", "a TensorFlow Lite model"),
-        (0, b"\x1f\x8b", "compressed with gzip"),
-        (0, b"version https://git-lfs", "a Git LFS pointer; the model itself has not been fetched"),
-        (0, b"{", "JSON text"),
-        (0, b"<", "XML or HTML text"),
-    ];
-    let signed = signatures.iter().find(|(at, magic, _)| bytes.get(*at..).is_some_and(|b| b.starts_with(magic)));
-    // The tags and lengths that a model begins with are control characters.
-    let text = |b: &u8| b.is_ascii_graphic() || b.is_ascii_whitespace() || !b.is_ascii();
-    signed.map(|s| s.2).or((bytes.len() >= TEXT && bytes[..TEXT].iter().all(text)).then_some("text"))
 }
 
 /// Which version of each operator set a model or function uses.

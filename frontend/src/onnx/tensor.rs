@@ -43,13 +43,28 @@ pub fn embedded(proto: &TensorProto, site: TensorSite, files: &mut ModelFiles) -
     embed(files).map_err(|problem: TensorProblem| OnnxError::Tensor { tensor: site.into(), problem })
 }
 
+/// A tensor with these elements inside.
+pub fn stored_tensor(name: &str, data: &TensorData) -> TensorProto {
+    let raw_data = match data.dtype().bits() {
+        ..8 => below_byte::packed(data.dtype(), data.bytes()),
+        _ => data.bytes().clone(),
+    };
+    TensorProto {
+        name: Some(name.to_owned()),
+        dims: data.dims().iter().map(|extent| *extent as i64).collect(),
+        data_type: Some(data_type(data.dtype())),
+        raw_data: Some(raw_data),
+        ..TensorProto::default()
+    }
+}
+
 /// Decodes a file that holds one `TensorProto`, as the ONNX test cases store inputs and outputs.
 ///
 /// # Errors
 /// The bytes are no `TensorProto`, or see [`read_tensor`].
 pub fn decode_tensor(bytes: Bytes) -> Result<(String, TensorData), OnnxError> {
     wire::scan(&bytes, &wire::TENSOR, &mut Budget::default())?;
-    let proto = TensorProto::decode(bytes).map_err(|e| OnnxError::NotOnnx(NotOnnx::Decode(e)))?;
+    let proto = TensorProto::decode(bytes).map_err(|_| OnnxError::NotOnnx(NotOnnx::Damaged))?;
     let tensor = read_tensor(&proto, TensorSite::File, &mut ModelFiles::default())?;
     Ok((proto.name().to_owned(), tensor))
 }

@@ -23,6 +23,10 @@ pub struct UnsupportedOp {
 /// Why an `If` is not supported whose branches more knowledge of the inputs would decide.
 pub(super) const UNDECIDED: &str = "its condition and the types of its branches' results are not known at compile time";
 
+/// Why an `If` is not supported that stays undecided while its branches have nothing in common.
+pub(super) const UNLIKE: &str =
+    "which of its branches is taken is not known, and they give results of different element types or ranks";
+
 /// Why an input is not supported of which the caller has to say how many tensors there are.
 pub(super) const UNKNOWN_LENGTH: &str = "it is a sequence or optional, and it is not known how many tensors it has";
 
@@ -78,6 +82,11 @@ impl Unsupported {
     pub fn only_undecided(&self) -> bool {
         self.values.values().all(|reason| reason == UNKNOWN_LENGTH)
             && self.nodes.keys().all(|(.., reason)| reason == UNDECIDED)
+    }
+
+    /// Whether more knowledge of inputs would help with something.
+    pub fn any_undecided(&self) -> bool {
+        self.nodes.keys().any(|(.., reason)| reason == UNDECIDED || reason == UNLIKE)
     }
 
     /// Operators, sorted by name, domain, version and reason.

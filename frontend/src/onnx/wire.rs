@@ -6,7 +6,7 @@
 //!
 //! Bytes that are no messages at all are left to the decoder, which says what is wrong.
 
-use super::error::{OnnxError, WireProblem};
+use super::error::{NotOnnx, OnnxError, WireProblem};
 use super::limits::Budget;
 use super::proto::{
     AttributeProto, Dimension, ElementTypeProto, FunctionProto, GraphProto, MapTypeProto, ModelProto, NodeProto,
@@ -167,7 +167,7 @@ struct Scan<'a> {
 impl Scan<'_> {
     fn message(&mut self, bytes: &[u8], schema: &Schema, depth: usize) -> Result<(), OnnxError> {
         if depth > MAX_DEPTH {
-            return Ok(());
+            return Err(OnnxError::NotOnnx(NotOnnx::TooDeep(MAX_DEPTH)));
         }
         if std::ptr::eq(schema, &NODE) {
             self.nodes += 1;
@@ -242,13 +242,16 @@ pub(super) enum WireValue<'a> {
     Group,
 }
 
+/// How a value is written that has a length of its own.
+pub(super) const LENGTH_DELIMITED: u64 = 2;
+
 /// The number and value of the next field; `None` at the end, or if there is no field.
 pub(super) fn next_field<'a>(rest: &mut &'a [u8]) -> Option<(u32, WireValue<'a>)> {
     let key = varint(rest)?;
     let value = match key & 7 {
         0 => varint(rest).map(|_| WireValue::Number)?,
         1 => take(rest, 8).map(|_| WireValue::Number)?,
-        2 => {
+        LENGTH_DELIMITED => {
             let len = varint(rest)?;
             WireValue::Bytes(take(rest, len)?)
         }
@@ -265,7 +268,7 @@ fn take<'a>(rest: &mut &'a [u8], len: u64) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-fn varint(rest: &mut &[u8]) -> Option<u64> {
+pub(super) fn varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for place in 0..10 {
         let (&byte, left) = rest.split_first()?;

@@ -2,12 +2,12 @@
 
 use prost::Message;
 use tensorc_frontend::onnx::proto::*;
-use tensorc_frontend::onnx::{ImportOptions, Imported, ImportedValue, OnnxError, OnnxModel, import};
+use tensorc_frontend::onnx::{ImportOptions, Imported, ImportedValue, OnnxError, OnnxModel, Replacements, import};
 use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::op::{Compute, ForeignNames, Infer, InputSpec, OnnxName, OpDef, Registry, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
-use tensorc_ir::{DType, Extents, Shape, TensorData};
+use tensorc_ir::{DType, DenseType, Extents, Shape, TensorData};
 
 struct NoMath(ScalarFn);
 
@@ -126,14 +126,25 @@ fn graph(inputs: Vec<ValueInfoProto>, node: Vec<NodeProto>, outputs: &[&str]) ->
     }
 }
 
-fn run_with(graph: GraphProto, opset: i64, options: &ImportOptions<'_>) -> Result<Imported, OnnxError> {
+fn decoded(graph: GraphProto, opset: i64) -> Result<OnnxModel, OnnxError> {
     let imports = [("", opset), ("com.microsoft", 1)];
     let opset_import = imports
         .iter()
         .map(|(domain, version)| OperatorSetIdProto { domain: Some(domain.to_string()), version: Some(*version) })
         .collect();
     let model = ModelProto { ir_version: Some(8), opset_import, graph: Some(graph), ..Default::default() };
-    import(OnnxModel::decode(model.encode_to_vec().into(), None)?, &registry(), options)
+    OnnxModel::decode(model.encode_to_vec().into(), None)
+}
+
+fn run_with(graph: GraphProto, opset: i64, options: &ImportOptions<'_>) -> Result<Imported, OnnxError> {
+    import(decoded(graph, opset)?, &registry(), options)
+}
+
+/// The import of a graph with other initializers.
+fn replaced(graph: GraphProto, by: &Replacements) -> Result<Imported, OnnxError> {
+    let mut model = decoded(graph, 17)?;
+    model.replace(by)?;
+    import(model, &registry(), &ImportOptions::default())
 }
 
 fn run(graph: GraphProto, opset: i64) -> Result<Imported, OnnxError> {
@@ -216,9 +227,34 @@ fn initialisers_that_are_inputs_are_defaults() {
     let constant = run(make(), 17).unwrap();
     assert_eq!(show(&constant.graph), ["y: add(x, [1.0, 2.0])"]);
     assert_eq!(constant.defaults, [("w".to_owned(), TensorData::f32s(&[2], &[1.0, 2.0]).unwrap())]);
-    let overridden = run_with(make(), 17, &ImportOptions { overridden: &["w"], ..Default::default() }).unwrap();
+    let given = |name: &str| Replacements { inputs: [name.to_owned()].into(), ..Replacements::default() };
+    let overridden = replaced(make(), &given("w")).unwrap();
     assert_eq!(show(&overridden.graph), ["y: add(x, w)"]);
     assert_eq!((overridden.graph.inputs().len(), overridden.defaults.len()), (2, 0));
+    let refused = replaced(make(), &given("x")).err().unwrap();
+    assert_eq!(refused.to_string(), "the model has no input `x`; inputs: w");
+}
+
+#[test]
+fn initializers_are_replaced_by_tensors_of_their_type() {
+    let make = || {
+        let mut g = graph(vec![input("x", DataType::Float, &["2"])], vec![node("Add", &["x", "w"], &["y"])], &["y"]);
+        g.initializer = vec![f32_tensor("w", &[2], &[1.0, 2.0])];
+        g
+    };
+    let of =
+        |name: &str, data: TensorData| Replacements { tensors: vec![(name.to_owned(), data)], ..Default::default() };
+    let other = replaced(make(), &of("w", TensorData::f32s(&[2], &[3.0, 4.0]).unwrap())).unwrap();
+    assert_eq!(show(&other.graph), ["y: add(x, [3.0, 4.0])"]);
+    let ignored = replaced(make(), &of("v", TensorData::f32s(&[2], &[3.0, 4.0]).unwrap())).unwrap();
+    assert_eq!(show(&ignored.graph), ["y: add(x, [1.0, 2.0])"]);
+    for data in [
+        TensorData::f32s(&[1, 2], &[3.0, 4.0]).unwrap(),
+        TensorData::new(DenseType::new(DType::I64, [2]), vec![0; 16].into()).unwrap(),
+    ] {
+        let refused = replaced(make(), &of("w", data.clone())).err().unwrap().to_string();
+        assert_eq!(refused, format!("initializer `w`: it is f32[2], {} cannot take its place", data.ty));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod array;
 mod autograd;
+mod batches;
 mod call;
 mod dlpack;
 mod executor;
@@ -21,6 +22,7 @@ use crate::errors;
 
 pub use array::{Array, seed, wait_all};
 pub use autograd::{ModeScope, autograd_mode, backward};
+pub use batches::FileBatches;
 pub use call::{invoke, operator_names, operator_parameters};
 pub use dlpack::{borrow_array, lend_array};
 pub use executor::Executor;

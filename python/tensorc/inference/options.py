@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any, ClassVar
+
+from .._tensorc import StopFlag
 
 
 class GraphOptimizationLevel(enum.IntEnum):
@@ -94,6 +97,10 @@ class SessionOptions(_Checked):
     use_deterministic_compute: bool = False
     use_per_session_threads: bool = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "_given", {})
+
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Notes a setting; `tensorc.precision`, `f32` or `bf16`, is that of products, and others decide nothing."""
         self._note(key, value)
@@ -121,10 +128,22 @@ class SessionOptions(_Checked):
         raise NotImplementedError(f"SessionOptions.add_provider: pass providers to InferenceSession ({name} was given)")
 
     def add_initializer(self, name: str, value: Any) -> None:
-        raise NotImplementedError("SessionOptions.add_initializer: tensors of a model cannot be replaced")
+        """Replaces an initializer of the model by an ``OrtValue`` of its type and shape. Models without it are not changed."""
+        given: dict[str, Any] = self.__dict__["_given"]
+        if name in given:
+            raise RuntimeError(f"an OrtValue for `{name}` was added already")
+        given[name] = value
 
-    def add_external_initializers(self, names: Any, values: Any) -> None:
-        raise NotImplementedError("SessionOptions.add_external_initializers: tensors of a model cannot be replaced")
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        """As :meth:`add_initializer`, for several initializers."""
+        if len(names) != len(values):
+            raise RuntimeError(f"{len(names)} names and {len(values)} values of initializers")
+        for name, value in zip(names, values):
+            self.add_initializer(name, value)
+
+    def _initializers(self) -> list[tuple[str, Any]]:
+        given: dict[str, Any] = self.__dict__["_given"]
+        return [(name, value.numpy()) for name, value in given.items()]
 
     def register_custom_ops_library(self, path: str) -> None:
         raise NotImplementedError(
@@ -133,13 +152,26 @@ class SessionOptions(_Checked):
 
 
 class RunOptions(_Checked):
-    """Options of a run. ``terminate`` is looked at when the run begins."""
+    """Options of a run. Once ``terminate`` is true, runs with these options end with ``Fail``."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0
     logid: str = ""
     only_execute_path_to_fetches: bool = False
     terminate: bool = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "_flag", StopFlag())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "terminate":
+            self._stop.set(value)
+
+    @property
+    def _stop(self) -> StopFlag:
+        return self.__dict__["_flag"]
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Notes a setting, which decides nothing."""

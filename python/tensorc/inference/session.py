@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._tensorc import Session as _Session
-from ..errors import Fail
 from ..compiled import rounds, source_of
 from . import providers as _providers
 from .options import RunOptions, SessionOptions
@@ -40,7 +39,9 @@ class InferenceSession:
         self._providers = _providers.chosen(providers, provider_options)
         self._start = time.time_ns()
         threads = max(self._options.intra_op_num_threads, 0)
-        self._session = _Session(source_of(path_or_bytes), threads, rounds(self._options._precision()))
+        self._session = _Session(
+            source_of(path_or_bytes), threads, rounds(self._options._precision()), self._options._initializers()
+        )
         # Bound once: a run of a small model takes a microsecond.
         self._run = self._session.run
         signature = self._session.signature
@@ -57,9 +58,9 @@ class InferenceSession:
 
         Arrays without gaps are not copied, and the results are not either. Nothing may write to ``input_feed``'s arrays meanwhile.
         """
-        if run_options is not None and run_options.terminate:
-            raise Fail("Exiting due to terminate flag being set to true.")
-        return self._run(output_names, input_feed)
+        if run_options is None:
+            return self._run(output_names, input_feed)
+        return self._run(output_names, input_feed, run_options._stop)
 
     def run_async(
         self,
@@ -102,7 +103,7 @@ class InferenceSession:
         return self._outputs
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Inputs with a value in the model. tensorc takes no other value for them."""
+        """Inputs with a value in the model. A run may give another one."""
         return [NodeArg(*stated) for stated in self._session.signature.overridable]
 
     def get_modelmeta(self) -> ModelMetadata:

@@ -16,6 +16,7 @@ const FATES = [
   "input or output of the model",
   "not compiled",
   "not supported",
+  "of a branch or loop that the host runs: compiled when it comes up",
 ];
 const EDGE = 4;
 const UNSUPPORTED = 6;
@@ -29,6 +30,7 @@ const nodes = namesOf(report.nodes.names).map((name, i) => ({
   args: report.nodes.args[i].map((distance) => i - distance),
   constants: report.nodes.constants[i].map((at) => strings[at]),
   fate: report.nodes.fates[i],
+  body: report.nodes.within[i] ? report.nodes.bodies[report.nodes.within[i] - 1] : null,
   users: [],
   steps: [],
   rules: [],

@@ -80,6 +80,7 @@ function showDetails(item) {
     rows([
       ["name", element("code", {}, node.name)],
       ["type", node.type],
+      ["within", node.body && [element("span", {}, `${node.body.label} of `), link_to(node.body.flow, nodes[node.body.flow].name)]],
       ["what became of it", node.fate === EDGE ? null : FATES[node.fate]],
       ["difference", error],
       ["reads", nodeList(node.args)],

@@ -15,6 +15,20 @@ function pathOf(name) {
   return parts.length ? parts : [name];
 }
 
+// The scopes of a node and its own label. Those of a body are beside the branch or loop that runs it.
+function scopesOf(node) {
+  const path = node.fate === EDGE ? [node.name] : pathOf(node.name);
+  if (!node.body) return path;
+  const flow = nodes[node.body.flow];
+  const around = scopesOf(flow);
+  const group = `${around.pop()}: ${node.body.label}`;
+  // What the name shares with that of the branch or loop is said by the groups around it.
+  const shared = pathOf(flow.name).slice(0, -1);
+  const other = shared.findIndex((scope, depth) => scope !== path[depth]);
+  const own = path.slice(Math.min(other < 0 ? shared.length : other, path.length - 1));
+  return [...around, group, ...own];
+}
+
 const makeGroup = (label, parent) => ({ label, parent, children: [], open: false, kind: "scope" });
 const makeLeaf = (node, label, parent) => ({ label, parent, node, children: null, kind: "node" });
 
@@ -23,7 +37,7 @@ function treeByScope() {
   const known = new Map([["", root]]);
   for (const node of nodes) {
     let group = root;
-    const path = node.fate === EDGE ? [node.name] : pathOf(node.name);
+    const path = scopesOf(node);
     for (let depth = 1; depth < path.length; depth++) {
       const key = path.slice(0, depth).join("/");
       let next = known.get(key);

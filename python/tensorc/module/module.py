@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from . import _tensorc, context, metric, ndarray, optimizer
-from .base import MXNetError, dtype_name
-from .callback import BatchEndParam
-from .initializer import text_of
-from .io import DataBatch, DataDesc
-from .model import load_checkpoint
-from .ndarray import NDArray
-from .symbol import Symbol
+from .. import _tensorc, context, optimizer
+from ..base import MXNetError, dtype_name
+from ..initializer import text_of
+from ..io import DataBatch, DataDesc
+from ..model import load_checkpoint
+from ..ndarray import NDArray
+from ..symbol import Symbol
+from .base import BaseModule
 
 
 def _descs(shapes: Any) -> list[tuple[str, list[int], str]]:
@@ -29,15 +28,8 @@ def _descs(shapes: Any) -> list[tuple[str, list[int], str]]:
     return found
 
 
-def _callbacks(callbacks: Any) -> list[Any]:
-    return [] if callbacks is None else list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
-
-
-class Module:
-    """A network that is bound to arrays of the shapes of batches, with its parameters and an optimizer.
-
-    What fills up the last batch of an epoch does not count in metrics.
-    """
+class Module(BaseModule):
+    """A network that is bound to arrays of the shapes of batches, with its parameters and an optimizer."""
 
     def __init__(
         self,
@@ -48,18 +40,16 @@ class Module:
         context: Any = None,
         fixed_param_names: Sequence[str] | None = None,
     ) -> None:
+        super().__init__(logger)
         _check_context(context)
         arguments = symbol.list_arguments()
         self.symbol = symbol
         self.data_names = list(data_names or [])
         self.label_names = [name for name in label_names or [] if name in arguments]
-        self.logger = logger
         self._fixed = list(fixed_param_names or [])
         for name in [*self.data_names, *self._fixed]:
             if name not in arguments:
                 raise ValueError(f"`{name}` is no argument of the symbol; it has {', '.join(arguments)}")
-        self.binded = self.params_initialized = self.optimizer_initialized = False
-        self.for_training = False
         self._saved: tuple[dict, dict] | None = None
         self._handle: Any = None
         self._current: Any = None
@@ -176,16 +166,6 @@ class Module:
         ]
         self._handle.set_params(of(arguments), of(states or {}), partial)
 
-    def save_params(self, fname: str) -> None:
-        arguments, states = self.get_params()
-        named = {f"arg:{name}": array for name, array in arguments.items()}
-        ndarray.save(fname, named | {f"aux:{name}": array for name, array in states.items()})
-
-    def load_params(self, fname: str) -> None:
-        loaded: Any = ndarray.load(fname)
-        side = lambda kind: {name[4:]: array for name, array in loaded.items() if name.startswith(kind)}
-        self.set_params(side("arg:"), side("aux:"))
-
     def save_checkpoint(self, prefix: str, epoch: int, save_optimizer_states: bool = False) -> None:
         self._handle.save_checkpoint(prefix, epoch, save_optimizer_states)
 
@@ -225,10 +205,6 @@ class Module:
         heads = [] if out_grads is None else [out_grads] if isinstance(out_grads, NDArray) else list(out_grads)
         self._current.backward([head._handle for head in heads])
 
-    def forward_backward(self, data_batch: DataBatch) -> None:
-        self.forward(data_batch, is_train=True)
-        self.backward()
-
     def update(self) -> None:
         """Moves the parameters by their gradients."""
         self._require(self.optimizer_initialized, "init_optimizer")
@@ -267,118 +243,6 @@ class Module:
 
     def get_input_grads(self, merge_multi_context: bool = True) -> list[NDArray]:
         return [NDArray(self._current.gradient(name)) for name in self.data_names]
-
-    def update_metric(
-        self, eval_metric: metric.EvalMetric, labels: Any, pre_sliced: bool = False, pad: int = 0
-    ) -> None:
-        kept = lambda array: array[: array.shape[0] - pad] if pad else array
-        eval_metric.update([kept(label) for label in labels], [kept(output) for output in self.get_outputs()])
-
-    # Epochs
-
-    def fit(
-        self,
-        train_data: Any,
-        eval_data: Any = None,
-        eval_metric: Any = "acc",
-        epoch_end_callback: Any = None,
-        batch_end_callback: Any = None,
-        kvstore: Any = "local",
-        optimizer: Any = "sgd",
-        optimizer_params: Any = (("learning_rate", 0.01),),
-        eval_end_callback: Any = None,
-        eval_batch_end_callback: Any = None,
-        initializer: Any = None,
-        arg_params: dict | None = None,
-        aux_params: dict | None = None,
-        allow_missing: bool = False,
-        force_rebind: bool = False,
-        force_init: bool = False,
-        begin_epoch: int = 0,
-        num_epoch: int | None = None,
-        validation_metric: Any = None,
-        monitor: Any = None,
-    ) -> None:
-        """Trains over epochs, and measures after each of them."""
-        if num_epoch is None:
-            raise ValueError("please specify number of epochs")
-        if monitor is not None:
-            raise NotImplementedError("Module.fit(monitor): the values inside of a step are not shown")
-        if not self.binded or force_rebind:
-            self.bind(train_data.provide_data, train_data.provide_label, True, force_rebind=force_rebind)
-        self.init_params(initializer, arg_params, aux_params, allow_missing, force_init)
-        self.init_optimizer(kvstore, optimizer, optimizer_params)
-        train_metric = metric.create(eval_metric)
-        held_out = train_metric if validation_metric is None else metric.create(validation_metric)
-        for epoch in range(begin_epoch, num_epoch):
-            begin = time.perf_counter()
-            train_metric.reset()
-            for position, batch in enumerate(train_data):
-                self._step(batch)
-                self.update_metric(train_metric, batch.label, pad=batch.pad or 0)
-                for callback in _callbacks(batch_end_callback):
-                    callback(BatchEndParam(epoch, position, train_metric, locals()))
-            for name, value in train_metric.get_name_value():
-                self.logger.info("Epoch[%d] Train-%s=%f", epoch, name, value)
-            self.logger.info("Epoch[%d] Time cost=%.3f", epoch, time.perf_counter() - begin)
-            for callback in _callbacks(epoch_end_callback):
-                callback(epoch, self.symbol, *self.get_params())
-            if eval_data is not None:
-                for name, value in self.score(
-                    eval_data, held_out, batch_end_callback=eval_batch_end_callback, epoch=epoch
-                ):
-                    self.logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
-            train_data.reset()
-
-    def score(
-        self,
-        eval_data: Any,
-        eval_metric: Any,
-        num_batch: int | None = None,
-        batch_end_callback: Any = None,
-        score_end_callback: Any = None,
-        reset: bool = True,
-        epoch: int = 0,
-    ) -> list[tuple[str, float]]:
-        """Measures the outputs for batches."""
-        measured = metric.create(eval_metric)
-        measured.reset()
-        for position, batch in self._each(eval_data, num_batch, reset):
-            self.update_metric(measured, batch.label, pad=batch.pad or 0)
-            for callback in _callbacks(batch_end_callback):
-                callback(BatchEndParam(epoch, position, measured, locals()))
-        return measured.get_name_value()
-
-    def predict(
-        self,
-        eval_data: Any,
-        num_batch: int | None = None,
-        merge_batches: bool = True,
-        reset: bool = True,
-        always_output_list: bool = False,
-    ) -> Any:
-        """The outputs for all examples, joined along their first axis."""
-        parts = []
-        for _, batch in self._each(eval_data, num_batch, reset):
-            pad = batch.pad or 0
-            parts.append([output[: output.shape[0] - pad].copy() for output in self.get_outputs()])
-        if not merge_batches:
-            return parts
-        joined = [ndarray.concat(*outputs, dim=0) for outputs in zip(*parts)]
-        return joined[0] if len(joined) == 1 and not always_output_list else joined
-
-    def _each(self, batches: Any, count: int | None, reset: bool) -> Any:
-        if reset:
-            batches.reset()
-        for position, batch in enumerate(batches):
-            if count is not None and position == count:
-                return
-            self.forward(batch, is_train=False)
-            yield position, batch
-
-    def _require(self, done: bool, what: str) -> None:
-        if not done:
-            raise MXNetError(f"call `{what}` of the module before")
 
 
 def _check_context(ctx: Any) -> None:

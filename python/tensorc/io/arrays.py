@@ -3,61 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .base import dtype_name
-from .ndarray import NDArray, array
-
-
-class DataDesc(NamedTuple):
-    """Name, shape and element type of an array of a batch."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: Any = np.float32
-    layout: str = "NCHW"
-
-
-class DataBatch:
-    """Arrays of a batch. The last ``pad`` examples only fill it up."""
-
-    def __init__(
-        self,
-        data: list[Any],
-        label: list[Any] | None = None,
-        pad: int | None = None,
-        index: Any = None,
-        bucket_key: Any = None,
-        provide_data: Any = None,
-        provide_label: Any = None,
-    ) -> None:
-        self.data = data
-        self.label = label
-        self.pad = pad
-        self.index = index
-        self.provide_data = provide_data
-        self.provide_label = provide_label
-
-
-class DataIter:
-    """Batches, epoch after epoch. What is derived from it has ``provide_data``, ``provide_label``, ``next`` and ``reset``."""
-
-    def __init__(self, batch_size: int = 0) -> None:
-        self.batch_size = batch_size
-
-    def __iter__(self) -> DataIter:
-        return self
-
-    def __next__(self) -> DataBatch:
-        return self.next()
-
-    def next(self) -> DataBatch:
-        raise NotImplementedError(f"{type(self).__name__}.next")
-
-    def reset(self) -> None:
-        """Goes back to the first batch."""
+from ..base import dtype_name
+from ..ndarray import NDArray, array
+from .base import BatchIter, DataBatch, DataDesc
 
 
 def _named(arrays: Any, default: str) -> OrderedDict[str, np.ndarray]:
@@ -73,7 +25,7 @@ def _named(arrays: Any, default: str) -> OrderedDict[str, np.ndarray]:
     return OrderedDict((name, of(value)) for name, value in arrays.items())
 
 
-class NDArrayIter(DataIter):
+class NDArrayIter(BatchIter):
     """Batches of arrays whose first axis counts examples.
 
     ``last_batch_handle`` says what becomes of examples that do not fill a batch: ``pad`` fills it up with the first ones, ``discard``
