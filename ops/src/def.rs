@@ -23,7 +23,7 @@ pub const INTS: &[DType] =
 /// Integer and floating-point types: all that expressions are computed in but bool, which is the last of them.
 pub const NUMBERS: &[DType] = match &DType::COMPUTED {
     [numbers @ .., DType::Bool] => numbers,
-    _ => &[],
+    _ => panic!("bool is the last"),
 };
 pub(crate) const BOOLS: &[DType] = &[DType::Bool];
 /// Types of shape, axis and index operands.
