@@ -208,9 +208,7 @@ fn errors_say_what_to_do_next() {
     fails(&["run", "missing.onnx"], 1, "missing.onnx", "current folder");
     fails(&["run", &digits, "--input", "missing.npz"], 1, "missing.npz", "current folder");
     fails(&["run", &file("notes.txt", b"some notes")], 1, "notes.txt: not an ONNX model: it is text", "right kind");
-    let missing =
-        format!("cut.onnx: not an ONNX model: the file is incomplete: {} bytes", whole.len() - whole.len() / 2);
-    fails(&["run", &cut], 1, &missing, "complete");
+    fails(&["run", &cut], 1, "cut.onnx: not an ONNX model: the file is incomplete: at least ", "complete");
     fails(&["run", &digits, "--input", &file("cut.npz", b"PK")], 1, "cut.npz", "complete");
     fails(
         &["run", &digits, "--input", repository("examples/digits/labels.npz").to_str().unwrap()],

@@ -225,9 +225,12 @@ fn inputs_of<'s>(signature: &'s ModelSignature, feeds: &Bound<'_, PyAny>) -> PyR
     if overridable.is_empty() {
         return Ok(Cow::Borrowed(inputs));
     }
-    let given = items(feeds)?;
-    let is_given = |stated: &&StatedValue| given.iter().any(|(name, value)| *name == *stated.name && !value.is_none());
-    let overridden: Vec<StatedValue> = overridable.iter().filter(is_given).cloned().collect();
+    // Old models list all weights as inputs: they are gone through only for names that are not inputs anyway.
+    let mut given = items(feeds)?;
+    given.retain(|(name, value)| !value.is_none() && !inputs.iter().any(|input| *name == *input.name));
+    let is_given = |stated: &&StatedValue| given.iter().any(|(name, _)| *name == *stated.name);
+    let overridden: Vec<StatedValue> =
+        overridable.iter().filter(|_| !given.is_empty()).filter(is_given).cloned().collect();
     match overridden.is_empty() {
         true => Ok(Cow::Borrowed(inputs)),
         false => Ok(Cow::Owned(inputs.iter().cloned().chain(overridden).collect())),

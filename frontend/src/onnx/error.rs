@@ -180,9 +180,9 @@ pub enum NotOnnx {
     #[error("it is {0}")]
     OtherFormat(&'static str),
     /// The file ends early.
-    #[error("the file is incomplete: {missing} bytes are missing at its end")]
+    #[error("the file is incomplete: at least {missing} bytes are missing at its end")]
     Incomplete {
-        /// How many bytes are missing.
+        /// How many bytes of its last field are missing.
         missing: u64,
     },
     /// The bytes are no message, or not one of a model.

@@ -49,7 +49,7 @@ pub(super) fn other_format(bytes: &[u8]) -> Option<&'static str> {
         .or(is_text.then_some("text (text IR is read if its name ends in .tc, a symbol of MXNet if in .json)"))
 }
 
-/// How many bytes are missing at the end of what begins as a model.
+/// How many bytes of the last field are missing at the end of what begins as a model.
 fn missing(bytes: &[u8]) -> Option<u64> {
     let mut rest = bytes;
     loop {
@@ -81,7 +81,7 @@ mod tests {
         assert!(of(b"hello").starts_with("it is text"), "{}", of(b"hello"));
         assert!(of(b"PK\x03\x04rest").starts_with("it is a zip archive"));
         // An IR version, then a graph of 100 bytes of which 3 are there.
-        assert_eq!(of(&[0x08, 8, 0x3a, 100, 0, 0, 0]), "the file is incomplete: 97 bytes are missing at its end");
+        assert_eq!(of(&[0x08, 8, 0x3a, 100, 0, 0, 0]), "the file is incomplete: at least 97 bytes are missing at its end");
         assert_eq!(of(&[0x08, 8, 0x3a, 2, 0xff, 0xff]), "it is damaged, or of another format");
         // A field that models do not have, and a length that no file has.
         assert_eq!(of(&[0x08, 8, 0x7a, 100, 0]), "it is damaged, or of another format");
