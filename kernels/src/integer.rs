@@ -13,7 +13,9 @@ use crate::epilogue::{EpilogueCall, SumBlock};
 use crate::gemm::{batch_index, batch_offset};
 use crate::grouped::GroupedTasks;
 use crate::isa::{Isa, isa};
-use crate::isa_levels::{CHUNK, INTEGER_COLS, IntegerTile, IsaLevel, MR, NarrowedRow, NextRows, Products, TERMS};
+use crate::isa_levels::{
+    CHUNK, INTEGER_COLS, IntegerTile, IsaLevel, MR, NarrowedRow, NextRows, Products, Sums16, TERMS,
+};
 use crate::weights::groups_of_bytes;
 
 /// Most panels of B that are multiplied in turn: what is read of a row of B are whole lines of the cache.
@@ -26,8 +28,9 @@ const GROUP: usize = INTEGER_COLS * TERMS;
 const DEPTH: usize = 128;
 /// Fewest rows that are worth narrowing a panel.
 const NARROWED_ROWS: usize = 2 * MR;
-/// Of how many weights one may have an excess, which is multiplied by itself.
+/// Of how many weights one may have an excess, which is multiplied by itself, in sums of two weights and of four.
 const EXCESS_SHARE: usize = 128;
+const QUADS_SHARE: usize = 512;
 /// How many times the terms of a product of f32 are computed in the same time.
 const SPEED: f64 = 4.0;
 /// Scratch is aligned for cache lines.
@@ -199,8 +202,8 @@ struct ColumnPanel {
     groups: *const u8,
     /// Bytes to the next one.
     bytes: usize,
-    /// What its weights had before it was narrowed, as (term, column and value), if it is.
-    excess: Option<(*const [i32; 2], usize)>,
+    /// What it is narrowed for, and what its weights had before as (term, column and value), if it is.
+    excess: Option<(Sums16, *const [i32; 2], usize)>,
 }
 
 impl IntegerProduct<'_> {
@@ -295,28 +298,27 @@ impl IntegerProduct<'_> {
         if !(many && narrows(self.call) && self.products.level().widens()) {
             return plain;
         }
-        let (excess, mut found) = (list.cast::<[i32; 2]>(), 0);
+        let excess = list.cast::<[i32; 2]>();
         let row = NarrowedRow {
             from: packed.cast(),
             terms: groups * GROUP,
+            sums: Sums16::Quads,
             apart: GROUP,
             to: to.cast(),
             excess,
             room: room(groups),
-            found: &raw mut found,
+            found: core::ptr::null_mut(),
         };
         // SAFETY: as above.
         unsafe {
-            self.products.level().narrowed_row(&row);
-            if found > row.room {
-                return plain;
-            }
+            let shares = [(Sums16::Quads, QUADS_SHARE), (Sums16::Pairs, EXCESS_SHARE)];
+            let Some((sums, found)) = self.products.level().narrowed(row, shares) else { return plain };
             for [place, value] in core::slice::from_raw_parts_mut(excess, found) {
                 let (at, column) = (*place as usize / GROUP * TERMS + *place as usize % TERMS, *place as usize % GROUP);
                 (*place, *value) = (at as i32, (column / TERMS) as i32 | *value << 8);
             }
+            ColumnPanel { groups: to, excess: Some((sums, excess, found)), ..plain }
         }
-        ColumnPanel { groups: to, excess: Some((excess, found)), ..plain }
     }
 
     /// The sums of some rows of A, which begin at `a`, so many of them together, for `cols` columns of a panel and those
@@ -356,7 +358,7 @@ impl IntegerProduct<'_> {
                 continued: groups.start > 0,
                 ahead: (next.wrapping_add(share.start * LINE), share.len()),
                 left_signed: self.call.elements == GemmElements::I8U8,
-                narrowed: panel.excess.is_some(),
+                narrowed: panel.excess.map(|(sums, ..)| sums),
             };
             let next = (rows > together).then(|| NextRows {
                 a: tile.a.wrapping_offset(together as isize * a_row),
@@ -366,7 +368,7 @@ impl IntegerProduct<'_> {
             // SAFETY: by the caller's contract.
             unsafe { self.products.integer_tiles(&tile, next) };
         }
-        let Some((excess, found)) = panel.excess else { return };
+        let Some((_, excess, found)) = panel.excess else { return };
         // SAFETY: so many are listed; their terms are inside the rows, and columns that there are are written.
         unsafe {
             for [term, column_and_value] in core::slice::from_raw_parts(excess, found) {

@@ -1,22 +1,31 @@
-//! Weights whose products with unsigned bytes can be added up in 16 bits, four at a time, and what is left of others.
+//! Weights whose products with unsigned bytes can be added up in 16 bits, two or four at a time, and what is left of others.
 //!
-//! A quad is a pair of neighbouring weights and the pair that lies some bytes behind. Where those of one sign make more than 128
-//! together, the sum may not fit. They are reduced until they make 128; what they had beyond is multiplied by itself.
+//! A pair are two neighbouring weights, a quad is a pair and the one that lies some bytes behind. Where weights of one sign make more
+//! than 128 together, the sum may not fit. They are reduced until they make 128; what they had beyond is multiplied by itself.
 
-use super::{INTEGER_COLS, TERMS};
+use super::{INTEGER_COLS, IsaLevel, TERMS};
 
-/// Largest sum of the weights of a quad with one sign: times 255 it fits 16 bits.
-const MOST_QUAD: i16 = 128;
+/// Largest sum of the weights of one sign: times 255 it fits 16 bits.
+const MOST: i16 = 128;
 /// Bytes that are looked at together.
 const BYTES: usize = 32;
 /// How many more weights with an excess the first ones may have than their share.
 const SLACK: usize = 16;
 
+/// What is added up in 16 bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sums16 {
+    Pairs,
+    Quads,
+}
+
 /// Panels of signed weights to be narrowed.
+#[derive(Clone, Copy)]
 pub(crate) struct NarrowedRow {
     pub from: *const i8,
     /// Whole vectors of them.
     pub terms: usize,
+    pub sums: Sums16,
     /// Terms from the first pair of a quad to the second: [`TERMS`], or whole vectors. The last quads may have one pair each.
     pub apart: usize,
     pub to: *mut i8,
@@ -25,6 +34,23 @@ pub(crate) struct NarrowedRow {
     pub room: usize,
     /// How many there are; where that is more than `room`, weights have not been narrowed to the end.
     pub found: *mut usize,
+}
+
+impl IsaLevel {
+    /// Narrows weights for sums of four, else of two, if of at most one of so many weights something is left. Returns of how many
+    /// that is.
+    ///
+    /// # Safety
+    /// As [`IsaLevel`]; there is room for what is left of weights that are narrowed.
+    pub unsafe fn narrowed(self, row: NarrowedRow, shares: [(Sums16, usize); 2]) -> Option<(Sums16, usize)> {
+        shares.into_iter().find_map(|(sums, share)| {
+            let mut found = 0;
+            let row = NarrowedRow { sums, room: row.room.min(row.terms / share), found: &raw mut found, ..row };
+            // SAFETY: passed on from the caller.
+            unsafe { self.narrowed_row(&row) };
+            (found <= row.room).then_some((sums, found))
+        })
+    }
 }
 
 impl NarrowedRow {
@@ -42,20 +68,22 @@ impl NarrowedRow {
         unsafe { *self.found = self.room + 1 };
     }
 
-    /// Narrows the quads that begin in `terms`, which have been copied.
+    /// Narrows the pair that begins at `first`, which has been copied, or the quad, unless a quad before has it.
     ///
     /// # Safety
     /// As [`super::IsaLevel`].
     #[inline]
-    unsafe fn narrow(&self, terms: core::ops::Range<usize>) {
-        for first in terms.step_by(2).filter(|at| at & self.apart == 0) {
-            let second = first + self.apart;
-            let terms = [first, first + 1, second, second + 1];
-            let count = if second < self.terms { 4 } else { 2 };
-            for positive in [true, false] {
-                // SAFETY: by the caller's contract.
-                unsafe { self.reduce(&terms[..count], positive) };
-            }
+    unsafe fn narrow(&self, first: usize) {
+        let quads = self.sums == Sums16::Quads;
+        if quads && first & self.apart != 0 {
+            return;
+        }
+        let second = first + self.apart;
+        let terms = [first, first + 1, second, second + 1];
+        let count = if quads && second < self.terms { 4 } else { 2 };
+        for positive in [true, false] {
+            // SAFETY: by the caller's contract.
+            unsafe { self.reduce(&terms[..count], positive) };
         }
     }
 
@@ -71,7 +99,7 @@ impl NarrowedRow {
                 let weight = i16::from(*self.to.add(at));
                 if positive { weight.max(0) } else { -weight.min(0) }
             };
-            let mut beyond = terms.iter().map(|at| weight(*at)).sum::<i16>() - MOST_QUAD;
+            let mut beyond = terms.iter().map(|at| weight(*at)).sum::<i16>() - MOST;
             for at in terms.iter().rev() {
                 if beyond <= 0 {
                     return;
@@ -105,7 +133,7 @@ pub(crate) struct Excess<'a> {
 pub(super) mod avx2 {
     use core::arch::x86_64::*;
 
-    use super::{BYTES, Excess, INTEGER_COLS, MOST_QUAD, NarrowedRow, TERMS};
+    use super::{BYTES, Excess, INTEGER_COLS, MOST, NarrowedRow, Sums16, TERMS};
 
     /// Columns of a vector.
     const LANES: usize = 8;
@@ -114,9 +142,9 @@ pub(super) mod avx2 {
     /// As [`super::super::IsaLevel`].
     #[target_feature(enable = "avx2")]
     pub unsafe fn narrowed_row(r: &NarrowedRow) {
-        let within = r.apart < BYTES;
+        let (quads, within) = (r.sums == Sums16::Quads, r.apart < BYTES);
         // First pairs of quads lie side by side, and the second ones behind them.
-        let [firsts, both] = if within { [BYTES; 2] } else { [r.apart, 2 * r.apart] };
+        let [firsts, both] = if quads && !within { [r.apart, 2 * r.apart] } else { [BYTES; 2] };
         let copied = |at: usize| {
             // SAFETY: by the caller's contract.
             unsafe {
@@ -128,14 +156,17 @@ pub(super) mod avx2 {
         for start in (0..r.terms).step_by(both) {
             for at in (start..start + firsts).step_by(BYTES) {
                 let first = copied(at);
-                let second = match at + r.apart < r.terms {
-                    _ if within => first.map(|sums| _mm256_shuffle_epi32::<0xb1>(sums)),
+                let second = match quads && at + r.apart < r.terms {
+                    true if within => first.map(|sums| _mm256_shuffle_epi32::<0xb1>(sums)),
                     true => copied(at + r.apart),
                     false => [_mm256_setzero_si256(); 2],
                 };
-                if !fit(first, second) {
+                let mut beyond = beyond(first, second);
+                while beyond != 0 {
+                    let pair = beyond.trailing_zeros();
                     // SAFETY: by the caller's contract.
-                    unsafe { r.narrow(at..at + BYTES) };
+                    unsafe { r.narrow(at + pair as usize) };
+                    beyond &= !(3 << pair);
                 }
             }
             if r.fails(start + both) {
@@ -152,15 +183,14 @@ pub(super) mod avx2 {
         [_mm256_max_epi8(weights, zero), _mm256_min_epi8(weights, zero)].map(|w| _mm256_maddubs_epi16(ones, w))
     }
 
-    /// Whether all quads fit.
+    /// Two bits for each pair whose sum does not fit.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn fit(first: [__m256i; 2], second: [__m256i; 2]) -> bool {
+    fn beyond(first: [__m256i; 2], second: [__m256i; 2]) -> u32 {
         let [positive, negative] = core::array::from_fn(|i| _mm256_add_epi16(first[i], second[i]));
-        let more = _mm256_cmpgt_epi16(positive, _mm256_set1_epi16(MOST_QUAD));
-        let less = _mm256_cmpgt_epi16(_mm256_set1_epi16(-MOST_QUAD), negative);
-        let beyond = _mm256_or_si256(more, less);
-        _mm256_testz_si256(beyond, beyond) == 1
+        let more = _mm256_cmpgt_epi16(positive, _mm256_set1_epi16(MOST));
+        let less = _mm256_cmpgt_epi16(_mm256_set1_epi16(-MOST), negative);
+        _mm256_movemask_epi8(_mm256_or_si256(more, less)) as u32
     }
 
     /// # Safety
@@ -196,7 +226,7 @@ pub(super) mod portable {
         unsafe {
             core::ptr::copy_nonoverlapping(r.from, r.to, r.terms);
             for done in (0..r.terms).step_by(BYTES) {
-                r.narrow(done..done + BYTES);
+                (done..done + BYTES).step_by(2).for_each(|first| r.narrow(first));
                 if r.fails(done + BYTES) {
                     return r.give_up();
                 }

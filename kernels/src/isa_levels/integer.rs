@@ -4,15 +4,15 @@
 //! `vpdpbusd` adds four products to each lane where the processor has it (AVX-512 VNNI). Elsewhere bytes are widened to
 //! 16 bits, whose products in pairs fit 32 bits (`vpmaddwd`): no sum saturates.
 //!
-//! Weights are constant, and most of them small: of most quads of neighbouring ones the sums of products with any unsigned bytes fit
-//! 16 bits. AVX2 adds them up so where weights are narrowed ([`super::excess`]).
+//! Weights are constant, and most of them small: of most pairs of neighbouring ones, and often of four, the sums of products with any
+//! unsigned bytes fit 16 bits. AVX2 adds them up so where weights are narrowed ([`super::excess`]).
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
 
 use tensorc_abi::BYTE_TERMS;
 
-use super::{IsaLevel, MR};
+use super::{IsaLevel, MR, Sums16};
 
 /// Columns of a [`IntegerTile`].
 pub(crate) const INTEGER_COLS: usize = 32;
@@ -55,9 +55,9 @@ pub(crate) struct IntegerTile<'a> {
     pub ahead: (*const u8, usize),
     /// Whether A is signed and B unsigned, and not the other way round.
     pub left_signed: bool,
-    /// Whether the signed operand is [narrowed](super::NarrowedRow).
+    /// What sums the signed operand is [narrowed](super::NarrowedRow) for, if it is.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX2"))]
-    pub narrowed: bool,
+    pub narrowed: Option<Sums16>,
 }
 
 /// A second row panel of the left operand. Its rows of C follow those of the tile; the other parameters are the tile's.

@@ -43,7 +43,7 @@ pub(crate) use attention::{Dots, Scores};
 pub(crate) use byte_rows::{ByteRows, PIXELS, PermutedRows, READABLE, WordRows, tap_places};
 pub(crate) use byte_windows::{ColumnRun, QuadWindows, TermWindows};
 pub(crate) use double::{DOUBLE_COLS, DOUBLE_ROWS, DoubleTile};
-pub(crate) use excess::{Excess, NarrowedRow};
+pub(crate) use excess::{Excess, NarrowedRow, Sums16};
 pub(crate) use integer::{CHUNK, INTEGER_COLS, IntegerGroup, IntegerTile, NextRows, TERMS};
 pub(crate) use products::Products;
 pub(crate) use quantised::{CODED_ROWS, CodedPanel, CodedRows, Decoded};

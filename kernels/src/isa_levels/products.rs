@@ -110,7 +110,7 @@ impl Products {
                 continued: t.continued,
                 ahead: (t.ahead.0.cast(), t.ahead.1 * NR * TERMS / LINE),
                 left_signed: false,
-                narrowed: false,
+                narrowed: None,
             };
             let a = t.a.wrapping_add(t.rows * t.a_row).cast();
             let next = (next > 0).then_some(NextRows { a, a_chunk: CHUNK * TERMS, rows: next });

@@ -347,13 +347,13 @@ impl ByteWork<'_> {
                     }
                     let (y, ldc) = block.place(y.wrapping_add(pixels[0]), plane as isize);
                     // Panels that are not narrowed are multiplied together.
-                    let plain = t.staged == Staged::Panels && !panel.is_narrowed();
+                    let plain = t.staged == Staged::Panels && panel.narrowed().is_none();
                     let step = if plain { SumBlock::COLS } else { INTEGER_COLS };
                     for column in columns.clone().step_by(step) {
                         let cols = step.min(columns.end - column);
                         let y = y.wrapping_add(self.pixels(column) - pixels[0]);
                         // Excess is added to all columns of a tile.
-                        if !self.has_gaps() && (cols == INTEGER_COLS || !panel.is_narrowed()) {
+                        if !self.has_gaps() && (cols == INTEGER_COLS || panel.narrowed().is_none()) {
                             self.tile((&panel, next), cols, column, (y, ldc));
                             continue;
                         }
@@ -423,7 +423,7 @@ impl ByteWork<'_> {
                 continued: groups.start > 0,
                 ahead: (core::ptr::null(), 0),
                 left_signed: true,
-                narrowed: panel.is_narrowed(),
+                narrowed: panel.narrowed(),
             };
             let next = next.map(|rows| {
                 let behind = panel.filters * terms.packed_groups() + rows * groups.start;

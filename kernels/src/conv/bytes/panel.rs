@@ -4,12 +4,11 @@
 use core::ops::Range;
 
 use super::terms::{FilterTerms, pack_panel, packed_place};
-use crate::isa_levels::{Excess, INTEGER_COLS, IsaLevel, MR, NarrowedRow, TERMS};
+use crate::isa_levels::{Excess, INTEGER_COLS, IsaLevel, MR, NarrowedRow, Sums16, TERMS};
 
-/// Of how many weights one may have an excess.
-const EXCESS_SHARE: usize = 50;
-/// The same of what scratch has room for, which artifacts hold.
-const ROOM_SHARE: usize = 20;
+/// Of how many weights one may have an excess, in sums of two weights and of four.
+const EXCESS_SHARE: usize = 20;
+const QUADS_SHARE: usize = 100;
 /// Fewest columns that are worth narrowing a panel.
 const NARROWED_COLS: usize = INTEGER_COLS;
 
@@ -25,7 +24,7 @@ pub(super) struct PanelScratch {
 impl PanelScratch {
     /// Elements of four bytes of each part.
     pub fn sizes(terms: FilterTerms) -> [usize; 2] {
-        [MR * terms.packed_groups(), 2 * (MR * terms.groups() * TERMS / ROOM_SHARE)]
+        [MR * terms.packed_groups(), 2 * most_excess(terms)]
     }
 }
 
@@ -40,8 +39,8 @@ pub(super) struct FilterPanel {
     pub weights: *const i8,
     pub filters: usize,
     excess: *const [i32; 2],
-    /// Where the excess of each filter ends, if the weights are narrowed.
-    ends: Option<[usize; MR]>,
+    /// What the weights are narrowed for, and where the excess of each filter ends, if they are.
+    narrowed: Option<(Sums16, [usize; MR])>,
 }
 
 impl FilterPanel {
@@ -59,7 +58,7 @@ impl FilterPanel {
         scratch: &PanelScratch,
     ) -> FilterPanel {
         let rows = filters.len();
-        let plain = FilterPanel { weights: scratch.weights, filters: rows, excess: scratch.excess, ends: None };
+        let plain = FilterPanel { weights: scratch.weights, filters: rows, excess: scratch.excess, narrowed: None };
         if !packed {
             // SAFETY: by the caller's contract.
             unsafe { pack_panel(terms, rows, weights.wrapping_add(filters.start * terms.count()), scratch.weights) };
@@ -70,29 +69,28 @@ impl FilterPanel {
         if !level.widens() || columns < NARROWED_COLS {
             return plain;
         }
-        let mut found = 0;
         let row = NarrowedRow {
             from: plain.weights,
             terms: rows * terms.packed_groups() * TERMS,
+            sums: Sums16::Quads,
             apart: TERMS,
             to: scratch.weights,
             excess: scratch.excess,
             room: most_excess(terms),
-            found: &raw mut found,
+            found: core::ptr::null_mut(),
         };
         // SAFETY: by the caller's contract; so many are listed as are found.
         unsafe {
-            level.narrowed_row(&row);
-            if found > row.room {
-                return plain;
-            }
+            let shares = [(Sums16::Quads, QUADS_SHARE), (Sums16::Pairs, EXCESS_SHARE)];
+            let Some((sums, found)) = level.narrowed(row, shares) else { return plain };
             let ends = by_filter(core::slice::from_raw_parts_mut(scratch.excess, found), rows);
-            FilterPanel { weights: scratch.weights, ends: Some(ends), ..plain }
+            FilterPanel { weights: scratch.weights, narrowed: Some((sums, ends)), ..plain }
         }
     }
 
-    pub fn is_narrowed(&self) -> bool {
-        self.ends.is_some()
+    /// What the weights are narrowed for, if they are.
+    pub fn narrowed(&self) -> Option<Sums16> {
+        self.narrowed.map(|(sums, _)| sums)
     }
 
     /// Adds what the weights had beyond their narrowed ones.
@@ -101,7 +99,8 @@ impl FilterPanel {
     /// [`INTEGER_COLS`] columns are readable from `b` on, and sums writable in each row of `c`.
     pub unsafe fn add_excess(&self, level: IsaLevel, b: *const u8, (c, ldc): (*mut i32, isize)) {
         let mut first = 0;
-        for (filter, end) in self.ends.iter().flatten().enumerate().take(self.filters) {
+        let ends = self.narrowed.iter().flat_map(|(_, ends)| ends);
+        for (filter, end) in ends.enumerate().take(self.filters) {
             if first < *end {
                 // SAFETY: so many are listed; what they are multiplied with is staged.
                 unsafe {

@@ -1,23 +1,23 @@
 //! Tiles of products of bytes with AVX2, which has products with sums of two neighbours only.
 //!
-//! Narrowed weights ([`super::super::excess`]) are multiplied as bytes (`vpmaddubsw`), and two groups of terms are added up in 16
-//! bits before they are widened. Other operands are widened to 16 bits: terms 0 and 2 of a group, then 1 and 3 (`vpmaddwd`).
+//! Narrowed weights ([`super::super::excess`]) are multiplied as bytes (`vpmaddubsw`), and added up in 16 bits before they are widened:
+//! one group of terms, or two. Other operands are widened to 16 bits: terms 0 and 2 of a group, then 1 and 3 (`vpmaddwd`).
 
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
 use super::{CHUNK, Chunk, INTEGER_COLS, IntegerGroup, IntegerTile, TERMS, copy_group, interleaved};
 use crate::blocking::EvenSplit;
-use crate::isa_levels::MR;
+use crate::isa_levels::{MR, Sums16};
 
 /// Sums of a vector of columns.
 const LANES: usize = 8;
-/// Most rows whose sums are in registers, and vectors of columns that are multiplied together; with one row, all of a tile. Columns of
-/// signed bytes take more registers while they are widened.
+/// Most rows whose sums are in registers, and vectors of columns that are multiplied together; with one row, all of a tile.
 const ROWS: usize = 4;
-const ROWS_OF_SIGNED: usize = 3;
 const VECTORS: usize = 2;
 const ALL_VECTORS: usize = INTEGER_COLS / LANES;
+/// Most rows that are widened together with all columns.
+const PLAIN_ROWS: usize = 2;
 /// Chunks of rows that are widened together.
 const WIDENED_CHUNKS: usize = 4;
 /// Words between rows: what is read at a time of some rows lies in different banks of the cache.
@@ -32,10 +32,12 @@ pub unsafe fn integer_tile(t: &IntegerTile<'_>) {
     // SAFETY: passed on from the caller.
     unsafe {
         match (t.left_signed, t.narrowed) {
-            (false, false) => widened::<false>(t),
-            (true, false) => widened::<true>(t),
-            (false, true) => narrowed::<false>(t),
-            (true, true) => narrowed::<true>(t),
+            (false, None) => plain(t),
+            (true, None) => widened(t),
+            (false, Some(Sums16::Pairs)) => narrowed::<false, false>(t),
+            (false, Some(Sums16::Quads)) => narrowed::<false, true>(t),
+            (true, Some(Sums16::Pairs)) => narrowed::<true, false>(t),
+            (true, Some(Sums16::Quads)) => narrowed::<true, true>(t),
         }
     }
 }
@@ -52,8 +54,8 @@ struct Part {
 
 /// Calls with the rows in parts of nearly equal number, and some vectors of columns.
 #[inline(always)]
-fn each_part(t: &IntegerTile<'_>, most_rows: usize, mut call: impl FnMut(Part)) {
-    let rows = EvenSplit::by(t.rows, most_rows);
+fn each_part(t: &IntegerTile<'_>, mut call: impl FnMut(Part)) {
+    let rows = EvenSplit::by(t.rows, ROWS);
     for (tile, first) in (0..t.cols).step_by(INTEGER_COLS).enumerate() {
         let vectors = (t.cols - first).min(INTEGER_COLS).div_ceil(LANES);
         for rows in (0..rows.parts()).map(|part| rows.range(part)) {
@@ -74,19 +76,19 @@ fn each_part(t: &IntegerTile<'_>, most_rows: usize, mut call: impl FnMut(Part)) 
 /// # Safety
 /// As [`integer_tile`], with narrowed weights.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn narrowed<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
-    each_part(t, ROWS, |part| {
+unsafe fn narrowed<const LEFT_SIGNED: bool, const QUADS: bool>(t: &IntegerTile<'_>) {
+    each_part(t, |part| {
         // SAFETY: passed on from the caller.
         unsafe {
             match (part.rows, part.vectors) {
-                (1, 1) => narrowed_part::<1, 1, LEFT_SIGNED>(t, &part),
-                (1, _) => narrowed_part::<1, ALL_VECTORS, LEFT_SIGNED>(t, &part),
-                (2, 1) => narrowed_part::<2, 1, LEFT_SIGNED>(t, &part),
-                (2, _) => narrowed_part::<2, VECTORS, LEFT_SIGNED>(t, &part),
-                (3, 1) => narrowed_part::<3, 1, LEFT_SIGNED>(t, &part),
-                (3, _) => narrowed_part::<3, VECTORS, LEFT_SIGNED>(t, &part),
-                (_, 1) => narrowed_part::<ROWS, 1, LEFT_SIGNED>(t, &part),
-                _ => narrowed_part::<ROWS, VECTORS, LEFT_SIGNED>(t, &part),
+                (1, 1) => narrowed_part::<1, 1, LEFT_SIGNED, QUADS>(t, &part),
+                (1, _) => narrowed_part::<1, ALL_VECTORS, LEFT_SIGNED, QUADS>(t, &part),
+                (2, 1) => narrowed_part::<2, 1, LEFT_SIGNED, QUADS>(t, &part),
+                (2, _) => narrowed_part::<2, VECTORS, LEFT_SIGNED, QUADS>(t, &part),
+                (3, 1) => narrowed_part::<3, 1, LEFT_SIGNED, QUADS>(t, &part),
+                (3, _) => narrowed_part::<3, VECTORS, LEFT_SIGNED, QUADS>(t, &part),
+                (_, 1) => narrowed_part::<ROWS, 1, LEFT_SIGNED, QUADS>(t, &part),
+                _ => narrowed_part::<ROWS, VECTORS, LEFT_SIGNED, QUADS>(t, &part),
             }
         }
     });
@@ -98,7 +100,10 @@ unsafe fn narrowed<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
 /// As [`narrowed`], with the rows inside the tile and no more columns.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn narrowed_part<const M: usize, const V: usize, const LEFT_SIGNED: bool>(t: &IntegerTile<'_>, part: &Part) {
+unsafe fn narrowed_part<const M: usize, const V: usize, const LEFT_SIGNED: bool, const QUADS: bool>(
+    t: &IntegerTile<'_>,
+    part: &Part,
+) {
     let mut acc = [[_mm256_setzero_si256(); V]; M];
     let ones = _mm256_set1_epi16(1);
     let step = TERMS * t.b_step;
@@ -117,7 +122,8 @@ unsafe fn narrowed_part<const M: usize, const V: usize, const LEFT_SIGNED: bool>
                     false => _mm256_maddubs_epi16(value, column),
                 }
             };
-            for _ in 0..groups / 2 {
+            let pairs = if QUADS { groups / 2 } else { 0 };
+            for _ in 0..pairs {
                 let [first, second] = [columns(b), columns(b.wrapping_add(step))];
                 for (i, row) in acc.iter_mut().enumerate() {
                     for (v, sum) in row.iter_mut().enumerate() {
@@ -129,13 +135,15 @@ unsafe fn narrowed_part<const M: usize, const V: usize, const LEFT_SIGNED: bool>
                 a = a.wrapping_add(2 * TERMS);
                 b = b.wrapping_add(2 * step);
             }
-            if groups % 2 > 0 {
-                let last = columns(b);
+            for _ in 2 * pairs..groups {
+                let group = columns(b);
                 for (i, row) in acc.iter_mut().enumerate() {
                     for (v, sum) in row.iter_mut().enumerate() {
-                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(product(i, a, last[v]), ones));
+                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(product(i, a, group[v]), ones));
                     }
                 }
+                a = a.wrapping_add(TERMS);
+                b = b.wrapping_add(step);
             }
         }
         for (i, sums) in acc.into_iter().enumerate() {
@@ -156,7 +164,7 @@ impl WidenedRows {
     /// The rows are readable.
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn put<const SIGNED: bool>(&mut self, t: &IntegerTile<'_>, chunk: &Chunk, first: usize) {
+    unsafe fn put(&mut self, t: &IntegerTile<'_>, chunk: &Chunk, first: usize) {
         let whole = chunk.groups.next_multiple_of(if t.filled { LANES } else { 1 }) / LANES * LANES;
         for (i, row) in self.0.iter_mut().enumerate().take(t.rows) {
             let [even, odd] = row.each_mut().map(|pairs| pairs[first..first + CHUNK].as_mut_ptr().cast::<i32>());
@@ -165,13 +173,13 @@ impl WidenedRows {
             unsafe {
                 for g in (0..whole).step_by(LANES) {
                     let groups = _mm256_loadu_si256(a.add(g).cast());
-                    _mm256_storeu_si256(even.add(g).cast(), terms::<0, SIGNED>(groups));
-                    _mm256_storeu_si256(odd.add(g).cast(), terms::<1, SIGNED>(groups));
+                    _mm256_storeu_si256(even.add(g).cast(), terms::<0, true>(groups));
+                    _mm256_storeu_si256(odd.add(g).cast(), terms::<1, true>(groups));
                 }
                 for g in whole..chunk.groups {
                     let group = _mm256_set1_epi32(a.add(g).read_unaligned());
-                    even.add(g).write(_mm256_cvtsi256_si32(terms::<0, SIGNED>(group)));
-                    odd.add(g).write(_mm256_cvtsi256_si32(terms::<1, SIGNED>(group)));
+                    even.add(g).write(_mm256_cvtsi256_si32(terms::<0, true>(group)));
+                    odd.add(g).write(_mm256_cvtsi256_si32(terms::<1, true>(group)));
                 }
             }
         }
@@ -193,7 +201,7 @@ fn terms<const ODD: usize, const SIGNED: bool>(bytes: __m256i) -> __m256i {
 /// # Safety
 /// As [`integer_tile`].
 #[target_feature(enable = "avx2,fma")]
-unsafe fn widened<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
+unsafe fn widened(t: &IntegerTile<'_>) {
     let mut left = WidenedRows([[[MaybeUninit::uninit(); WIDENED_CHUNKS * CHUNK + APART]; 2]; MR]);
     let mut all = t.chunks();
     let mut continued = t.continued;
@@ -206,19 +214,19 @@ unsafe fn widened<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
         // SAFETY: passed on from the caller; of each chunk so many groups are written.
         unsafe {
             for (at, chunk) in chunks.iter().flatten().enumerate() {
-                left.put::<LEFT_SIGNED>(t, chunk, at * CHUNK);
+                left.put(t, chunk, at * CHUNK);
             }
-            each_part(t, if LEFT_SIGNED { ROWS } else { ROWS_OF_SIGNED }, |part| {
+            each_part(t, |part| {
                 let tile = WidenedTile { t, left: &left, chunks: &chunks, part: &part, continued };
                 match (part.rows, part.vectors) {
-                    (1, 1) => tile.sums::<1, 1, LEFT_SIGNED>(),
-                    (1, _) => tile.sums::<1, ALL_VECTORS, LEFT_SIGNED>(),
-                    (2, 1) => tile.sums::<2, 1, LEFT_SIGNED>(),
-                    (2, _) => tile.sums::<2, VECTORS, LEFT_SIGNED>(),
-                    (3, 1) => tile.sums::<3, 1, LEFT_SIGNED>(),
-                    (3, _) => tile.sums::<3, VECTORS, LEFT_SIGNED>(),
-                    (_, 1) => tile.sums::<ROWS, 1, LEFT_SIGNED>(),
-                    _ => tile.sums::<ROWS, VECTORS, LEFT_SIGNED>(),
+                    (1, 1) => tile.sums::<1, 1>(),
+                    (1, _) => tile.sums::<1, ALL_VECTORS>(),
+                    (2, 1) => tile.sums::<2, 1>(),
+                    (2, _) => tile.sums::<2, VECTORS>(),
+                    (3, 1) => tile.sums::<3, 1>(),
+                    (3, _) => tile.sums::<3, VECTORS>(),
+                    (_, 1) => tile.sums::<ROWS, 1>(),
+                    _ => tile.sums::<ROWS, VECTORS>(),
                 }
             });
         }
@@ -226,7 +234,7 @@ unsafe fn widened<const LEFT_SIGNED: bool>(t: &IntegerTile<'_>) {
     }
 }
 
-/// The sums of some chunks.
+/// The sums of some chunks of signed rows and unsigned columns.
 struct WidenedTile<'a> {
     t: &'a IntegerTile<'a>,
     left: &'a WidenedRows,
@@ -242,7 +250,7 @@ impl WidenedTile<'_> {
     /// As [`widened`], with `M` rows inside the tile.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn sums<const M: usize, const V: usize, const LEFT_SIGNED: bool>(&self) {
+    unsafe fn sums<const M: usize, const V: usize>(&self) {
         let mut acc = [[_mm256_setzero_si256(); V]; M];
         let left: [_; M] = core::array::from_fn(|i| &self.left.0[self.part.row + i]);
         // SAFETY: all columns of a group are readable; rows have been written for the groups.
@@ -255,10 +263,7 @@ impl WidenedTile<'_> {
                         ($odd:literal) => {
                             let columns: [__m256i; V] = core::array::from_fn(|v| {
                                 let bytes = _mm256_loadu_si256(b.add(TERMS * LANES * v).cast());
-                                match LEFT_SIGNED {
-                                    true => terms::<$odd, false>(bytes),
-                                    false => terms::<$odd, true>(bytes),
-                                }
+                                terms::<$odd, false>(bytes)
                             });
                             for (row, left) in acc.iter_mut().zip(&left) {
                                 let value = _mm256_set1_epi32(left[$odd].get_unchecked(group).assume_init_read());
@@ -277,6 +282,73 @@ impl WidenedTile<'_> {
                 for (v, sums) in sums.into_iter().enumerate() {
                     store(self.t, sums, [self.part.row + i, self.part.column + v * LANES], self.continued);
                 }
+            }
+        }
+    }
+}
+
+/// Tiles of unsigned rows, of which few are multiplied with a panel of weights before the next one.
+///
+/// # Safety
+/// As [`integer_tile`].
+#[target_feature(enable = "avx2,fma")]
+unsafe fn plain(t: &IntegerTile<'_>) {
+    for (tile, column) in (0..t.cols).step_by(INTEGER_COLS).enumerate() {
+        for row in (0..t.rows).step_by(PLAIN_ROWS) {
+            let part = Part {
+                row,
+                rows: t.rows - row,
+                column,
+                vectors: (t.cols - column).div_ceil(LANES),
+                tile: tile * t.b_tile,
+            };
+            // SAFETY: passed on from the caller.
+            unsafe {
+                match (part.rows, part.vectors) {
+                    (1, _) => plain_part::<1, ALL_VECTORS>(t, &part),
+                    (_, 1) => plain_part::<PLAIN_ROWS, 1>(t, &part),
+                    (_, 2) => plain_part::<PLAIN_ROWS, 2>(t, &part),
+                    (_, 3) => plain_part::<PLAIN_ROWS, 3>(t, &part),
+                    _ => plain_part::<PLAIN_ROWS, ALL_VECTORS>(t, &part),
+                }
+            }
+        }
+    }
+}
+
+/// The sums of `M` rows for `V` vectors of columns.
+///
+/// # Safety
+/// As [`plain`], with the rows inside the tile and no more columns.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn plain_part<const M: usize, const V: usize>(t: &IntegerTile<'_>, part: &Part) {
+    let mut acc = [[_mm256_setzero_si256(); V]; M];
+    // SAFETY: all columns of a group are readable, and A has four bytes for each row.
+    unsafe {
+        for Chunk { groups, a, a_row, b } in t.chunks() {
+            let mut a = a.wrapping_offset(part.row as isize * a_row);
+            let mut b = b.wrapping_add(part.tile);
+            for _ in 0..groups {
+                let left: [[__m256i; 2]; M] = core::array::from_fn(|i| {
+                    let group = _mm256_set1_epi32(a.offset(i as isize * a_row).cast::<i32>().read_unaligned());
+                    [terms::<0, false>(group), terms::<1, false>(group)]
+                });
+                for v in 0..V {
+                    let bytes = _mm256_loadu_si256(b.add(TERMS * LANES * v).cast());
+                    let column = [terms::<0, true>(bytes), terms::<1, true>(bytes)];
+                    for (row, left) in acc.iter_mut().zip(left) {
+                        let [even, odd] = [0, 1].map(|half| _mm256_madd_epi16(left[half], column[half]));
+                        row[v] = _mm256_add_epi32(row[v], _mm256_add_epi32(even, odd));
+                    }
+                }
+                a = a.wrapping_add(TERMS);
+                b = b.wrapping_add(TERMS * t.b_step);
+            }
+        }
+        for (i, sums) in acc.into_iter().enumerate() {
+            for (v, sums) in sums.into_iter().enumerate() {
+                store(t, sums, [part.row + i, part.column + v * LANES], t.continued);
             }
         }
     }
