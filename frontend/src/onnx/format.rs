@@ -81,7 +81,10 @@ mod tests {
         assert!(of(b"hello").starts_with("it is text"), "{}", of(b"hello"));
         assert!(of(b"PK\x03\x04rest").starts_with("it is a zip archive"));
         // An IR version, then a graph of 100 bytes of which 3 are there.
-        assert_eq!(of(&[0x08, 8, 0x3a, 100, 0, 0, 0]), "the file is incomplete: at least 97 bytes are missing at its end");
+        assert_eq!(
+            of(&[0x08, 8, 0x3a, 100, 0, 0, 0]),
+            "the file is incomplete: at least 97 bytes are missing at its end"
+        );
         assert_eq!(of(&[0x08, 8, 0x3a, 2, 0xff, 0xff]), "it is damaged, or of another format");
         // A field that models do not have, and a length that no file has.
         assert_eq!(of(&[0x08, 8, 0x7a, 100, 0]), "it is damaged, or of another format");
