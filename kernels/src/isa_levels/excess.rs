@@ -142,9 +142,74 @@ pub(super) mod avx2 {
     /// As [`super::super::IsaLevel`].
     #[target_feature(enable = "avx2")]
     pub unsafe fn narrowed_row(r: &NarrowedRow) {
-        let (quads, within) = (r.sums == Sums16::Quads, r.apart < BYTES);
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match r.sums {
+                Sums16::Pairs => narrowed_pairs(r),
+                Sums16::Quads => narrowed_quads(r),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`narrowed_row`].
+    #[target_feature(enable = "avx2")]
+    unsafe fn narrowed_pairs(r: &NarrowedRow) {
+        let (most, least) = (_mm256_set1_epi16(MOST), _mm256_set1_epi16(-MOST));
+        for at in (0..r.terms).step_by(BYTES) {
+            // SAFETY: by the caller's contract.
+            unsafe {
+                let weights = _mm256_loadu_si256(r.from.add(at).cast());
+                let first = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(weights));
+                let second = _mm256_srai_epi16::<8>(weights);
+                // What the first of a pair leaves for the second.
+                let kept = _mm256_min_epi16(second, _mm256_sub_epi16(most, first));
+                let kept = _mm256_max_epi16(kept, _mm256_sub_epi16(least, first));
+                let pairs = _mm256_blendv_epi8(_mm256_slli_epi16::<8>(kept), weights, _mm256_set1_epi16(0xff));
+                _mm256_storeu_si256(r.to.add(at).cast(), pairs);
+                let beyond = _mm256_sub_epi16(second, kept);
+                let equal = _mm256_movemask_epi8(_mm256_cmpeq_epi16(beyond, _mm256_setzero_si256()));
+                list(r, at + 1, !equal as u32, beyond);
+            }
+            if r.fails(at + BYTES) {
+                return r.give_up();
+            }
+        }
+    }
+
+    /// Lists what pairs of weights have beyond their narrowed ones, with the terms from `first` on; there are two bits for a pair that
+    /// has any.
+    ///
+    /// # Safety
+    /// As [`narrowed_row`].
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn list(r: &NarrowedRow, first: usize, mut pairs: u32, beyond: __m256i) {
+        if pairs == 0 {
+            return;
+        }
+        let mut values = [0i16; BYTES / 2];
+        // SAFETY: the list has room for as many as it says.
+        unsafe {
+            _mm256_storeu_si256(values.as_mut_ptr().cast(), beyond);
+            while pairs != 0 {
+                let at = pairs.trailing_zeros() as usize;
+                if *r.found < r.room {
+                    *r.excess.add(*r.found) = [(first + at) as i32, i32::from(values[at / 2])];
+                }
+                *r.found += 1;
+                pairs &= !(3 << at);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`narrowed_row`].
+    #[target_feature(enable = "avx2")]
+    unsafe fn narrowed_quads(r: &NarrowedRow) {
+        let within = r.apart < BYTES;
         // First pairs of quads lie side by side, and the second ones behind them.
-        let [firsts, both] = if quads && !within { [r.apart, 2 * r.apart] } else { [BYTES; 2] };
+        let [firsts, both] = if within { [BYTES; 2] } else { [r.apart, 2 * r.apart] };
         let copied = |at: usize| {
             // SAFETY: by the caller's contract.
             unsafe {
@@ -156,7 +221,7 @@ pub(super) mod avx2 {
         for start in (0..r.terms).step_by(both) {
             for at in (start..start + firsts).step_by(BYTES) {
                 let first = copied(at);
-                let second = match quads && at + r.apart < r.terms {
+                let second = match at + r.apart < r.terms {
                     true if within => first.map(|sums| _mm256_shuffle_epi32::<0xb1>(sums)),
                     true => copied(at + r.apart),
                     false => [_mm256_setzero_si256(); 2],
