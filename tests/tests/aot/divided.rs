@@ -232,7 +232,7 @@ fn branches_that_all_extents_take_alike_are_decided() {
         }
     }
     let error = aot::compile(&model, &with(&[("n", (1, 9)), ("m", (1, 5))])).err().unwrap().to_string();
-    assert!(error.contains("its branches give results of different element types or ranks"), "{error}");
+    assert!(error.contains("they give results of different element types or ranks"), "{error}");
 }
 
 #[test]

@@ -241,7 +241,7 @@ fn what_artifacts_do_not_know_is_named() {
         ),
         (range, &[], "`n` decides shapes, and tensors grow with it without limit: give --shape n.0=FIRST..LAST"),
         (resize, &[], "`scales` decides shapes by floats"),
-        (range, &[("n.0", (0, 9)), ("m", (1, 2))], "m: no such input or open dimension"),
+        (range, &[("n.0", (0, 9)), ("m", (1, 2))], "shape of `m`: no such input or open dimension"),
     ];
     for (text, ranges, said) in cases {
         let error = aot::compile(&model(text, 1), &with(ranges)).err().unwrap().to_string();
