@@ -85,7 +85,7 @@ pub fn run(args: &DiffArgs) -> Result<(), CliFailure> {
     }
 }
 
-/// The arguments of one side: its own options take the place of those of both, and add to what may be repeated.
+/// The arguments of one side: its options replace the common ones; values of options that may be repeated are added to the common values.
 fn side(args: &DiffArgs, options: &[String]) -> Result<SideArgs, Usage> {
     let mut side = SideArgs { inputs: args.inputs.clone(), compile: args.compile.clone() };
     let wrong = |error: clap::Error| Usage(one_line(&error.to_string()));

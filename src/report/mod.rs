@@ -189,7 +189,7 @@ impl ModelReport {
         text
     }
 
-    /// Nodes of the model besides inputs and outputs, those of branches and loops included.
+    /// Number of nodes of the model without inputs and outputs, with the nodes in branches and loops.
     fn operators(&self) -> usize {
         self.rows.iter().filter(|row| row.fate != Fate::Edge).count()
     }

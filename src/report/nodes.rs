@@ -44,7 +44,7 @@ pub(super) struct Nodes {
     /// Types of the constants that it reads.
     constants: Vec<Vec<u32>>,
     fates: Vec<u8>,
-    /// For each node the body that it belongs to, from 1; 0 for those of the graph itself.
+    /// Body of each node, counted from 1; 0 for a node of the main graph.
     within: Vec<u32>,
     /// The bodies of branches and loops.
     bodies: Vec<BodyRecord>,

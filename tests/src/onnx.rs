@@ -125,7 +125,7 @@ fn tensors(info: &ValueInfoProto, bytes: Bytes) -> Vec<(String, TensorData)> {
     }
 }
 
-/// The inputs that the stored values belong to, and those of them that have a default value in the model. If there are
+/// The inputs with stored values, and which of these inputs have a default value in the model. If there are
 /// as many stored values as inputs without a default, these are meant, otherwise the first inputs of all.
 fn inputs(model: &OnnxModel, count: usize) -> (Vec<ValueInfoProto>, Replacements) {
     let all = model.graph.input.clone();

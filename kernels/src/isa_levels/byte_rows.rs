@@ -171,7 +171,7 @@ pub(super) mod avx2 {
         }
     }
 
-    /// Weights as words: those of taps side by side in pairs, others with a zero.
+    /// Weights in 16 bits: two neighbouring taps in a pair, or with a dilation one tap and a zero.
     #[derive(Clone, Copy)]
     struct WordWeights {
         first: *const i32,

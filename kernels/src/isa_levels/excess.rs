@@ -1,6 +1,6 @@
 //! Weights whose products with unsigned bytes can be added up in 16 bits, two or four at a time, and what is left of others.
 //!
-//! A pair are two neighbouring weights, a quad is a pair and the one that lies some bytes behind. Where weights of one sign make more
+//! A pair is two neighbouring weights; a quad is a pair and another one some bytes behind it. Where weights of one sign make more
 //! than 128 together, the sum may not fit. They are reduced until they make 128; what they had beyond is multiplied by itself.
 
 use super::{INTEGER_COLS, IsaLevel, TERMS};
@@ -37,8 +37,8 @@ pub(crate) struct NarrowedRow {
 }
 
 impl IsaLevel {
-    /// Narrows weights for sums of four, else of two, if of at most one of so many weights something is left. Returns of how many
-    /// that is.
+    /// Narrows weights for the first kind of sums for which at most one of so many weights has an excess. Returns the kind, and the number
+    /// of weights with an excess.
     ///
     /// # Safety
     /// As [`IsaLevel`]; there is room for what is left of weights that are narrowed.

@@ -45,7 +45,7 @@ pub(super) struct FilterPanel {
 
 impl FilterPanel {
     /// The panel of some filters. If they are packed, it is narrowed where the processor needs that, for at least [`NARROWED_COLS`]
-    /// columns and at most [`most_excess`] weights with an excess. `weights`: all filters, `packed` or row-major.
+    /// columns and few weights with an excess. `weights`: all filters, `packed` or row-major.
     ///
     /// # Safety
     /// The filters exist, and scratch has the sizes of [`PanelScratch::sizes`].
