@@ -6,7 +6,7 @@ use tensorc_frontend::onnx::Decision;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, TensorData, TensorType};
 use tensorc_passes::parts::Facts;
-use tensorc_passes::template::TemplateRequest;
+use tensorc_passes::template::{Restrictions, TemplateRequest};
 use tensorc_runtime::{TensorMut, TensorRef};
 
 use crate::binding::input_types;
@@ -148,7 +148,7 @@ impl Model {
     pub fn hosted_graph(&self) -> Option<Graph> {
         let Some((Open::Branches(branches), _)) = &self.open else { return None };
         let facts = Facts::of_any_inputs(self.graph())?;
-        let mut open = TemplateRequest { graph: self.graph(), facts: &facts }.closing(&[])?;
+        let mut open = TemplateRequest { graph: self.graph(), facts: &facts }.restricting(&Restrictions::default())?;
         open.replace(|inputs| self.graph_for(&input_types(inputs)?)).ok()?;
         let hosted =
             open.graph.node_ids().into_iter().any(|node| open.graph.flow(node).is_some_and(|flow| flow.by_host));

@@ -10,7 +10,7 @@ use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::bind;
 use tensorc_passes::parts::{Facts, PartShape, PartsRun, next_part};
-use tensorc_passes::template::TemplateRequest;
+use tensorc_passes::template::{Restrictions, TemplateRequest};
 
 use crate::cache::ProgramCache;
 use crate::compile::Report;
@@ -121,8 +121,8 @@ impl Parts {
 
     fn prepare_for(&self, compiler: &Compiler, facts: &Facts) {
         let general = self.templates.general(compiler, &self.source, facts);
-        let guessed = general.as_ref().is_some_and(|(_, types)| *types != facts.types);
-        if let Some((model, types)) = general.filter(|(model, _)| self.serves(model)) {
+        let guessed = general.as_ref().is_some_and(|(_, restricted, _)| !restricted.fixed().is_empty());
+        if let Some((model, _, types)) = general.filter(|(model, ..)| self.serves(model)) {
             model.prepare(compiler, &types);
         }
         if guessed {
@@ -188,7 +188,7 @@ impl Parts {
             Some(derive) => derive(graph, shape),
             None => Ok(()),
         };
-        let (made, shape) = match request.closing(&[]) {
+        let (made, shape) = match request.restricting(&Restrictions::default()) {
             Some(mut template) => {
                 let Ok(shape) = template.divide(compiler.typing()) else { return Ok(None) };
                 (template.change(|graph| derive(graph, &shape)), shape)

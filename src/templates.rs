@@ -8,7 +8,7 @@ use tensorc_ir::extent::Binding;
 use tensorc_ir::graph::Value;
 use tensorc_passes::parts::{Facts, PartShape};
 use tensorc_passes::simplify::scalar::RewrittenBodies;
-use tensorc_passes::template::{Place, Template, TemplateRequest};
+use tensorc_passes::template::{Admissible, Place, Restrictions, Template, TemplateRequest};
 use tensorc_passes::{CompilePhase, Pipeline};
 
 use crate::bounded_pool::BoundedPool;
@@ -29,8 +29,8 @@ use crate::session::{SessionCode, Signature};
 /// Templates kept: of one for each set of dimensions that have one element or none, and those that need numbers for some.
 const MAX_TEMPLATES: usize = 16;
 
-/// How many numbers are guessed for a template.
-const MAX_GUESSES: usize = 4;
+/// Numbers that are guessed for a template end the search for more of them.
+const MAX_GUESSED: usize = 8;
 
 /// Plans that are made from one template: where schedules depend on the shape.
 const MAX_PLANS: usize = 8;
@@ -280,44 +280,47 @@ impl Templates {
         report: &mut Report,
     ) -> Option<Arc<OpenModel>> {
         let mut work = Work::new(compiler, source, facts, report)?;
-        let mut closed: Vec<Place> = vec![];
+        let mut restricted = Restrictions::default();
         loop {
-            let needed = match self.get(&work.key(&closed)?, || work.template(&closed))? {
+            let changed = match self.get(&work.key(&restricted)?, || work.template(&restricted))? {
                 Made::Whole(model) if model.admits(&facts.types) => return Some(model),
-                Made::Whole(model) => model.template.refused(&facts.types)?,
-                Made::Needs(places) => places.to_vec(),
-                Made::Refused(refused) => work.needed(&refused)?,
-                Made::Not => return None,
+                Made::Whole(model) => match model.template.refused(&facts.types)? {
+                    // No number alone: what was told apart by the examples may be equal.
+                    none if none.is_empty() => restricted.tie(model.template.alike(&facts.types)),
+                    places => restricted.fix(places),
+                },
+                Made::Needs(places) => restricted.fix(places.iter().copied()),
+                Made::Refused(refused) => {
+                    restricted = work.needed(&refused)?;
+                    true
+                }
+                Made::Not => restricted.fix_tied(),
             };
-            let before = closed.len();
-            closed.extend(needed);
-            closed.sort_unstable();
-            closed.dedup();
-            if closed.len() == before {
+            if !changed {
                 return None;
             }
         }
     }
 
-    /// A template for any open extents, and source types for which it holds. Where type inference fails for the examples, some extents are
-    /// fixed to numbers for which it succeeds ([`Work::guessed`]). `None` if there is no such template.
+    /// A template for any open extents, what it demands of them, and source types for which it holds. Where type inference fails for the
+    /// examples, some extents are fixed to numbers, or made equal to others, for which it succeeds ([`Work::guessed`]). `None` if there is
+    /// no such template.
     pub fn general(
         &self,
         compiler: &Compiler,
         source: &PartSource,
         facts: &Facts,
-    ) -> Option<(Arc<OpenModel>, Vec<DenseType>)> {
-        let (mut report, mut facts, mut closed) = (Report::default(), facts.clone(), vec![]);
-        for _ in 0..MAX_GUESSES {
+    ) -> Option<(Arc<OpenModel>, Restrictions, Vec<DenseType>)> {
+        let (mut report, mut facts, mut restricted) = (Report::default(), facts.clone(), Restrictions::default());
+        for _ in 0..2 {
             let mut work = Work::new(compiler, source, &facts, &mut report)?;
-            let numbers = match self.get(&work.key(&closed)?, || work.template(&closed))? {
-                Made::Whole(model) => return Some((model, facts.types)),
-                Made::Refused(refused) => work.guessed(&refused)?,
+            let refused = match self.get(&work.key(&restricted)?, || work.template(&restricted))? {
+                Made::Whole(model) => return Some((model, restricted, facts.types)),
+                Made::Refused(refused) => refused,
                 Made::Needs(_) | Made::Not => return None,
             };
-            closed.extend(numbers.iter().map(|(place, _)| *place));
-            closed.sort_unstable();
-            closed.dedup();
+            let numbers;
+            (restricted, numbers) = work.guessed(&refused)?;
             facts = facts.with_numbers(numbers);
         }
         None
@@ -353,22 +356,25 @@ impl<'a> Work<'a> {
         TemplateRequest { graph: &self.source.graph, facts: self.facts }
     }
 
-    /// What tells the template with the given numbers at the places `closed` from others.
-    fn key(&self, closed: &[Place]) -> Option<ProgramKey> {
+    /// What tells a template from others.
+    fn key(&self, restricted: &Restrictions) -> Option<ProgramKey> {
         let mut key = ProgramKey::of("");
         key.number(self.facts.sources.len() as u64);
         key.required(&self.facts.required);
         self.request().class().for_each(|n| key.number(n));
-        for (source, position) in closed.iter().copied() {
+        key.number(restricted.fixed().len() as u64);
+        for (source, position) in restricted.fixed().iter().copied() {
             [source as u64, position as u64].into_iter().for_each(|n| key.number(n));
             key.number(*self.facts.types[source].dims.get(position)?);
+        }
+        for (source, position) in restricted.tied().iter().flat_map(|(place, first)| [*place, *first]) {
+            [source as u64, position as u64].into_iter().for_each(|n| key.number(n));
         }
         Some(key)
     }
 
-    /// The template with the given numbers at the places `closed`.
-    fn template(&mut self, closed: &[Place]) -> Made {
-        let Some(mut template) = self.request().closing(closed) else { return Made::Not };
+    fn template(&mut self, restricted: &Restrictions) -> Made {
+        let Some(mut template) = self.request().restricting(restricted) else { return Made::Not };
         let shape = match self.imported(&mut template) {
             Ok(()) => self.optimized(&mut template),
             Err(Error::Onnx { source, .. }) if source.is_undecided() => return Made::Not,
@@ -376,7 +382,7 @@ impl<'a> Work<'a> {
         };
         let Some(shape) = shape else {
             let refused = || Refused { examples: template.examples(), typed: Mutex::default() };
-            return if closed.is_empty() { Made::Refused(Arc::new(refused())) } else { Made::Not };
+            return if restricted.is_empty() { Made::Refused(Arc::new(refused())) } else { Made::Not };
         };
         match template.fixed() {
             fixed if fixed.is_empty() => Made::Whole(Arc::new(OpenModel::new(self.compiler, template, shape))),
@@ -425,43 +431,66 @@ impl<'a> Work<'a> {
         Some(shape)
     }
 
-    /// Extents for which type inference succeeds, where it fails for the examples: those of the axes that must differ from the examples.
-    /// `None` if the search finds none.
-    fn guessed(&mut self, refused: &Refused) -> Option<Vec<(Place, u64)>> {
+    /// What makes type inference succeed, where it fails for the examples, and numbers for it: those of the axes that must differ from
+    /// the examples. `None` if the search finds nothing.
+    fn guessed(&mut self, refused: &Refused) -> Option<(Restrictions, Vec<(Place, u64)>)> {
+        let mut restricted = Restrictions::default();
         let mut found: Vec<(Place, u64)> = vec![];
         loop {
             let facts = self.facts.with_numbers(found.iter().copied());
-            let closed: Vec<Place> = found.iter().map(|(place, _)| *place).collect();
-            let mut template = TemplateRequest { graph: &self.source.graph, facts: &facts }.closing(&closed)?;
+            let mut template = TemplateRequest { graph: &self.source.graph, facts: &facts }.restricting(&restricted)?;
             if self.imported(&mut template).is_ok() && self.divided(&mut template).is_some() {
                 // `needed` finds this typed template, and so need not infer types in the first run.
-                let facts = facts.with_numbers(template.example_numbers());
+                let tied =
+                    restricted.tied().iter().filter_map(|(place, _)| Some((*place, template.example_at(*place)?)));
+                let facts = facts.with_numbers(template.example_numbers().chain(tied));
                 let mut like = TemplateRequest { graph: &self.source.graph, facts: &facts }.like()?;
                 if self.imported(&mut like).is_ok() && self.divided(&mut like).is_some() {
                     lock(&refused.typed).push(like);
                 }
-                return Some(found);
+                return Some((restricted, found));
             }
-            found.push(template.admissible().filter(|_| found.len() < MAX_GUESSES)?);
+            match template.admissible().filter(|_| found.len() < MAX_GUESSED)? {
+                Admissible::Number(place, n) => {
+                    restricted.fix([place]);
+                    found.push((place, n));
+                }
+                Admissible::Equal(place, first) => {
+                    restricted.tie([(place, first)]);
+                    let n = template.example_at(first)?;
+                    found.extend([(first, n), (place, n)]);
+                }
+            }
         }
     }
 
-    /// The numbers that inference needs, because it does not admit those of examples; `None` if it needs all.
-    fn needed(&mut self, refused: &Refused) -> Option<Vec<Place>> {
+    /// What inference needs, because it does not admit the numbers of examples: equal numbers, or those of the shape. `None` if it needs
+    /// all.
+    fn needed(&mut self, refused: &Refused) -> Option<Restrictions> {
+        let types = &self.facts.types;
         let mut typed = lock(&refused.typed);
-        let unlike = |template: &Template| template.unlike(&self.facts.types, &refused.examples);
-        let unlike = match typed.iter().find_map(unlike) {
-            Some(unlike) => unlike,
+        let unlike = |template: &Template| {
+            let unlike = template.unlike(types, &refused.examples)?;
+            let tied = template.equal(types, &unlike);
+            Some((unlike, tied))
+        };
+        let (unlike, tied) = match typed.iter().find_map(unlike) {
+            Some(found) => found,
             None => {
                 let mut like = self.request().like()?;
                 self.imported(&mut like).ok()?;
                 self.divided(&mut like)?;
-                let unlike = like.unlike(&self.facts.types, &refused.examples)?;
+                let found = unlike(&like)?;
                 typed.truncate(MAX_TEMPLATES - 1);
                 typed.push(like);
-                unlike
+                found
             }
         };
-        (1..refused.examples.len()).contains(&unlike.len()).then_some(unlike)
+        let of_kinds: Vec<Place> = tied.iter().flat_map(|(place, first)| [*place, *first]).collect();
+        let (mut needed, alone) = (Restrictions::default(), unlike.iter().filter(|place| !of_kinds.contains(place)));
+        needed.fix(alone.copied());
+        let is_less = needed.fixed().len() < refused.examples.len() && !unlike.is_empty();
+        needed.tie(tied);
+        is_less.then_some(needed)
     }
 }

@@ -17,7 +17,7 @@ use tensorc::ir::verify::{Stage, verify_graph, verify_kernel};
 use tensorc::ir::{DenseType, TextModule};
 use tensorc::passes::parts::{Facts, next_part};
 use tensorc::passes::pipeline::{LOWER, PLAN_MEMORY, known_names};
-use tensorc::passes::template::{Template, TemplateRequest};
+use tensorc::passes::template::{Restrictions, Template, TemplateRequest};
 use tensorc::passes::{CompilePhase, End, PassCx, Pipeline, PrintWhen, Rewrite, Timing, Unit};
 use tensorc::runtime::plan::{InvalidPlan, verify, verify_kernels, verify_unplaced};
 use tensorc::schedule::lowered::Lowered;
@@ -382,7 +382,7 @@ impl OptJob<'_> {
             let none = || Diagnostic::new(DiagnosticCode::Unresolved, "no dimension of the inputs is open");
             let mut facts = Facts::of_any_inputs(graph).ok_or_else(none)?;
             for number in 1.. {
-                let mut open = TemplateRequest { graph, facts: &facts }.closing(&[]);
+                let mut open = TemplateRequest { graph, facts: &facts }.restricting(&Restrictions::default());
                 if let (Some(model), Some(template)) = (&self.importing, &mut open) {
                     template.replace(|inputs| model.graph_for(&binding::input_types(inputs)?))?;
                 }

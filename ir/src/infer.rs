@@ -63,6 +63,11 @@ impl InferCtx<'_> {
         TensorType { dtype: self.outputs[i].dtype, shape: fixed(self.output_shape(i)) }
     }
 
+    /// The element type of a result, if it is known.
+    pub fn output_dtype(&self, i: usize) -> Option<DType> {
+        self.outputs[i].dtype
+    }
+
     /// The resolved axes of an operand, if its rank is known. Extents are numbers ([`Extent::fixed`]).
     pub fn input_dims(&self, i: usize) -> Option<Dims> {
         self.input(i).shape.dims().map(Dims::from)

@@ -14,8 +14,8 @@ fn axis_of(g: GraphScope<'_>, cx: &NodeCtx<'_>, default: i64, rank: usize) -> Re
 }
 
 /// The numbers of the elements of a shape, row-major.
-fn numbered<'g>(g: GraphScope<'g>, dims: &[u64]) -> Tensor<'g> {
-    g.map(&[], DType::I64, dims, |s, _| row_major(s, dims))
+fn numbered<'g>(g: GraphScope<'g>, dims: &Extents) -> Tensor<'g> {
+    g.map_with_extents(&[], dims, DType::I64, dims, |s, _, extents| row_major(s, extents))
 }
 
 /// `value` where two integer tensors agree, else zero.
@@ -39,9 +39,10 @@ fn slices<'g>(indices: Tensor<'g>, data: &[u64], batch: usize) -> Result<Tensor<
     let (lead, width) = dims.split_at(dims.len() - 1);
     let columns: Vec<_> = (0..width[0]).map(|j| indices.slice(lead.len(), j, 1).reshape(lead)).collect();
     let at = indices.graph().map(&columns, DType::I64, lead, |s, a| {
-        a.iter().zip(&data[batch..]).fold(row_major(s, &data[..batch]), |at, (index, &n)| {
-            at * s.constant(Scalar::i64(n as i64)) + position(index, n)
-        })
+        let int = |n: u64| s.constant(Scalar::i64(n as i64));
+        let shared: Vec<Ex> = data[..batch].iter().copied().map(int).collect();
+        let add = |at: Ex, (index, &n): (&Ex, &u64)| at * int(n) + position(index, n);
+        a.iter().zip(&data[batch..]).fold(row_major(s, &shared), add)
     });
     Ok(at.reshape([lead.iter().product()]))
 }
@@ -118,7 +119,7 @@ pub fn of_scatter_nd<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
 /// The rows of `values` ([n, size]) that were the last to be written to their place, of `count`; the others zero.
 fn last_written<'g>(rows: Tensor<'g>, count: u64, values: Tensor<'g>) -> Result<Tensor<'g>> {
     let (g, n) = (rows.graph(), rows.ty()?.len());
-    let own = numbered(g, &[n]);
+    let own = numbered(g, &Extents::from([n]));
     let nobody = g.filled(&DenseType::new(DType::I64, [count]), -1.0);
     let last = g.op("scatter_elements", &[nobody, rows, own], with_axis(0)).gather(rows, 0);
     where_equal(last.reshape([n, 1]), own.reshape([n, 1]), values)

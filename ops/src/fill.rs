@@ -289,10 +289,10 @@ fn one_hot() -> OpDef {
         let (before, after) = (dims.range(..axis), dims.range(axis..));
         let dims: Extents = before.all().chain([Extent::ONE]).chain(after.all()).collect();
         let inputs = [indices.reshape(&dims), values.slice(0, 0, 1), values.slice(0, 1, 1)];
-        let depth = out.dims.at(axis).fixed() as f64;
-        Ok(g.map(&inputs, out.dtype, &out.dims, |s, a| {
+        let depth = Extents::of([out.dims.at(axis)]);
+        Ok(g.map_with_extents(&inputs, &depth, out.dtype, &out.dims, |s, a, depth| {
             let i = a[0].cast(DType::I64);
-            let i = i.lt(&i.lit(0.0)).select(&(&i + i.lit(depth)), &i);
+            let i = i.lt(&i.lit(0.0)).select(&(&i + &depth[0]), &i);
             i.eq(&s.coord(axis)).select(&a[2], &a[1])
         }))
     });

@@ -211,6 +211,33 @@ impl<'g> GraphScope<'g> {
         self.join(inputs, |b, inputs| b.map_as(inputs, dtype, dims, f))
     }
 
+    /// As [`GraphScope::map`], of an expression that computes with extents, too: operands where they depend on symbols.
+    pub fn map_with_extents(
+        self,
+        inputs: &[Tensor<'g>],
+        extents: &Extents,
+        dtype: DType,
+        dims: impl Into<Extents>,
+        f: impl FnOnce(&ScalarBuilder, &[Ex], &[Ex]) -> Ex,
+    ) -> Tensor<'g> {
+        let open: Extents = extents.all().filter(|n| n.known().is_none()).collect();
+        let mut operands = inputs.to_vec();
+        if !open.is_empty() {
+            let all = self.extents(&open);
+            operands.extend((0..open.len() as u64).map(|i| all.slice(0, i, 1).reshape([])));
+        }
+        self.map(&operands, dtype, dims, |s, a| {
+            let (a, open) = a.split_at(inputs.len());
+            let mut next = 0..;
+            let of = |n: Extent| match n.known() {
+                Some(n) => s.constant(Scalar::i64(n)),
+                None => open[next.next().unwrap_or_default()].clone(),
+            };
+            let extents: Vec<Ex> = extents.all().map(of).collect();
+            f(s, a, &extents)
+        })
+    }
+
     /// A tensor of one number throughout.
     pub fn filled(self, ty: &DenseType, x: f64) -> Tensor<'g> {
         self.add(|b| b.filled(ty, x))

@@ -245,6 +245,15 @@ pub(crate) fn shaped_by<'g>(x: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> 
     })
 }
 
+/// An operand has one element, or one for each filter.
+fn one_or_each(cx: &mut InferCtx<'_>, i: usize, filters: Dim) -> Result<(), OpError> {
+    match cx.open_dims(i).filter(|_| cx.has_input(i)).as_deref() {
+        None | Some([] | [Dim::Const(1)]) => Ok(()),
+        Some([_]) => cx.set_input_dims(i, [filters]),
+        Some(dims) => Err(OpError(format!("{}: expected rank at most 1, found rank {}", cx.input_name(i), dims.len()))),
+    }
+}
+
 /// Operands of a product, and where their zero points are.
 struct Factors {
     a: [usize; 2],
@@ -334,7 +343,9 @@ fn conv_integer() -> OpDef {
     let compute = formula(move |g, cx| integer_conv(g, cx, &at));
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I32)?;
-        conv_shape(cx, [0, 1]).map(drop)
+        one_element(cx, 2)?;
+        let filters = conv_shape(cx, [0, 1])?;
+        filters.map_or(Ok(()), |filters| one_or_each(cx, 3, filters))
     });
     let doc = "The convolution of integers less their zero points, in i32.";
     window_params(define("conv_integer", doc, compute, infer))
@@ -358,7 +369,9 @@ fn qlinear_conv() -> OpDef {
     });
     let infer = rule(|cx| {
         quantised_type(cx, 7, None)?;
+        [1, 2, 6, 7].into_iter().try_for_each(|i| one_element(cx, i))?;
         let Some(filters) = conv_shape(cx, [0, 3])? else { return Ok(()) };
+        [4, 5].into_iter().try_for_each(|i| one_or_each(cx, i, filters))?;
         if cx.has_input(8) {
             cx.set_input_dims(8, [filters])?;
         }

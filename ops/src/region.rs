@@ -30,7 +30,7 @@ struct Bin<'k> {
     samples: KernelValue<'k>,
     read: SamplesRead<'k>,
     /// The extent of the axis.
-    extent: u64,
+    extent: Extent,
 }
 
 /// The samples of a bin that are read.
@@ -47,7 +47,7 @@ fn bin<'k>(
     k: &'k KernelScope,
     ends: [KernelValue<'k>; 2],
     (at, count): (&Index, u64),
-    extent: u64,
+    extent: Extent,
     params: &Params,
 ) -> Bin<'k> {
     let scale = params.float("spatial_scale").unwrap_or(1.0);
@@ -73,12 +73,14 @@ fn bin<'k>(
 
 /// The samples of a bin that lie within one element of an axis, and two more on either side for what the division
 /// rounds. `bin`: start of the region, size and number of the bin, number of samples.
-fn samples_within<'k>(k: &'k KernelScope, bin: [KernelValue<'k>; 4], extent: u64) -> [KernelValue<'k>; 2] {
-    let ends = k.eval(&bin, |a| {
+fn samples_within<'k>(k: &'k KernelScope, bin: [KernelValue<'k>; 4], extent: Extent) -> [KernelValue<'k>; 2] {
+    let [start, size, number, samples] = bin;
+    let extent = k.position(&Index::constant(extent)).cast(start.dtype());
+    let ends = k.eval(&[start, size, number, samples, extent], |a| {
         let first = &a[0] + &a[2] * &a[1];
         let step = &a[1] / &a[3];
-        [(-1.0, -2.5), (extent as f64, 3.5)].map(|(edge, margin)| {
-            let sample = (first.lit(edge) - &first) / &step + first.lit(margin);
+        [(first.lit(-1.0), -2.5), (a[4].clone(), 3.5)].map(|(edge, margin)| {
+            let sample = (edge - &first) / &step + first.lit(margin);
             sample.max(&first.lit(0.0)).min(&a[3])
         })
     });
@@ -106,14 +108,16 @@ impl<'k> Bin<'k> {
     /// the axis within.
     fn taps(&self, k: &'k KernelScope, sample: &Index) -> Vec<Tap<'k>> {
         let dtype = self.start.dtype();
-        let last = self.extent as f64 - 1.0;
-        let args = [self.start, self.size, self.number, k.position(sample).cast(dtype), self.samples.cast(dtype)];
+        let float = |at: &Index| k.position(at).cast(dtype);
+        let [end, last] = [self.extent, self.extent - 1].map(|n| float(&Index::constant(n)));
+        let args = [self.start, self.size, self.number, float(sample), self.samples.cast(dtype), end, last];
         let [low, inside, rest, high, also_inside, share] = k.eval(&args, |a| {
             let x = &a[0] + &a[2] * &a[1] + (&a[3] + a[3].lit(0.5)) * &a[1] / &a[4];
-            let inside = x.ge(&x.lit(-1.0)) & x.le(&x.lit(self.extent as f64));
-            let x = x.max(&x.lit(0.0)).min(&x.lit(last));
+            let (end, last) = (&a[5], &a[6]);
+            let inside = x.ge(&x.lit(-1.0)) & x.le(end);
+            let x = x.max(&x.lit(0.0)).min(last);
             let low = x.floor();
-            let high = (&low + low.lit(1.0)).min(&low.lit(last));
+            let high = (&low + low.lit(1.0)).min(last);
             let t = &x - &low;
             [low.cast(DType::I64), inside.clone(), t.lit(1.0) - &t, high.cast(DType::I64), inside, t]
         });
@@ -126,7 +130,8 @@ impl<'k> Bin<'k> {
 fn roi_align_body(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
     let (x, rois, batch, out) = (cx.input(0)?, cx.input(1)?, cx.input(2)?, &cx.outputs[0]);
     let wide = compute_type(x.dtype);
-    let [bins, image_size] = [&out.dims, &x.dims].map(|dims| [2, 3].map(|axis| dims.at(axis).fixed().max(0) as u64));
+    let image_size = [2, 3].map(|axis| x.dims.at(axis));
+    let bins = bin_counts(out);
     let take_max = cx.params.str("mode").is_some_and(|m| m.eq_ignore_ascii_case("max"));
     let k = &KernelScope::new("roi_align");
     let [source, rois, images] = k.inputs(["x", "rois", "batch_indices"], [x, rois, batch]);
@@ -176,6 +181,11 @@ fn roi_align_body(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
         }
     }
     k.prim()
+}
+
+/// The numbers of rows and columns of bins, which are parameters.
+fn bin_counts(out: &DenseType) -> [u64; 2] {
+    [2, 3].map(|axis| out.dims.at(axis).fixed().max(0) as u64)
 }
 
 /// The corners of region `n`: x1, y1, x2, y2.
@@ -247,23 +257,23 @@ fn pooled_bin<'k>(
     k: &'k KernelScope,
     rois: KernelTensor<'k>,
     at: [&Index; 3],
-    (x, bins): (&DenseType, &[u64]),
+    (x, bins): (&DenseType, [u64; 2]),
     scale: f64,
 ) -> (Index, [(Index, Index); 2]) {
     let wide = compute_type(x.dtype);
     let roi = [0, 1, 2, 3, 4].map(|i| rois.get_as([at[0], &Index::constant(i)], wide));
-    let image = roi[0].position(x.dims[0]);
+    let image = roi[0].position(x.dims.at(0));
     let range = |axis: usize, first: usize| {
-        let bin = k.position(at[1 + axis]).cast(wide);
-        let (n, m) = (x.dims[2 + axis], bins[axis] as f64);
+        let (n, m) = (x.dims.at(2 + axis), bins[axis] as f64);
+        let [bin, end] = [at[1 + axis].clone(), Index::constant(n)].map(|at| k.position(&at).cast(wide));
         let [low, high] = [0.0, 1.0].map(|side| {
-            let [edge] = k.eval(&[roi[first], roi[first + 2], bin], |a| {
+            let [edge] = k.eval(&[roi[first], roi[first + 2], bin, end], |a| {
                 let round = |v: &Ex| (v * scale + v.lit(0.5)).floor();
                 let (start, end) = (round(&a[0]), round(&a[1]));
                 let size = (&end - &start + start.lit(1.0)).max(&start.lit(1.0)) / start.lit(m);
                 let at = (&a[2] + a[2].lit(side)) * size;
                 let at = if side == 0.0 { at.floor() } else { at.ceil() };
-                [(at + &start).max(&start.lit(0.0)).min(&start.lit(n as f64))]
+                [(at + &start).max(&start.lit(0.0)).min(&a[3])]
             });
             bounded(&edge.cast(DType::I64).index(), n)
         });
@@ -284,7 +294,7 @@ fn max_roi_pool_kernel([x, rois, head]: [&DenseType; 3], sums: &DenseType, scale
         let (best, place) = (k.cell("best", wide), k.cell("place", DType::I64));
         k.serial(&bins, |at| {
             let (image, [rows, columns]) =
-                pooled_bin(k, regions, [&at[0], &at[1], &at[2]], (x, &head.dims[2..]), scale);
+                pooled_bin(k, regions, [&at[0], &at[1], &at[2]], (x, [bins[1], bins[2]]), scale);
             best.set(f64::NEG_INFINITY);
             place.set(-1);
             k.range("y", (&rows.0, &rows.1), |y| {
@@ -328,8 +338,8 @@ fn roi_align_kernel(params: &Params, [rois, batch, head, sums]: [&DenseType; 4])
             let [x1, y1, x2, y2] = corners(rois, &at[0], wide);
             let image = images.position(&at[0], sums.dims[0]);
             let part = heads.get([&at[0], channel, &at[1], &at[2]]);
-            let rows = bin(k, [y1, y2], (&at[1], head.dims[2]), sums.dims[2], params);
-            let columns = bin(k, [x1, x2], (&at[2], head.dims[3]), sums.dims[3], params);
+            let rows = bin(k, [y1, y2], (&at[1], head.dims[2]), sums.dims.at(2), params);
+            let columns = bin(k, [x1, x2], (&at[2], head.dims[3]), sums.dims.at(3), params);
             let count = rows.samples * columns.samples;
             let share = part.cast(wide) / count.cast(wide);
             each_sample(k, &rows, &columns, |ty, tx| {
@@ -378,9 +388,10 @@ fn max_roi_pool() -> OpDef {
         let k = &KernelScope::new("max_roi_pool");
         let [data, regions] = k.inputs(["x", "rois"], [x, rois]);
         let result = k.output("out", out);
+        let bins = bin_counts(out);
         k.parallel(&out.dims, |at| {
             let state = k.cell("state", wide);
-            let (image, [rows, columns]) = pooled_bin(k, regions, [&at[0], &at[2], &at[3]], (x, &out.dims[2..]), scale);
+            let (image, [rows, columns]) = pooled_bin(k, regions, [&at[0], &at[2], &at[3]], (x, bins), scale);
             state.set(f64::NEG_INFINITY);
             k.range("y", (&rows.0, &rows.1), |y| {
                 k.range("x", (&columns.0, &columns.1), |column| {

@@ -253,7 +253,7 @@ pub fn axis_of(cx: &NodeCtx<'_>, rank: usize) -> Result<usize, OpError> {
 /// These operands and results have one element type, whichever is known first.
 pub fn agree_dtypes(cx: &mut InferCtx<'_>, inputs: &[usize], outputs: &[usize]) -> Result<(), OpError> {
     let known =
-        inputs.iter().find_map(|&i| cx.input_dtype(i)).or_else(|| outputs.iter().find_map(|&i| cx.output(i).dtype));
+        inputs.iter().find_map(|&i| cx.input_dtype(i)).or_else(|| outputs.iter().find_map(|&i| cx.output_dtype(i)));
     let Some(dtype) = known else { return Ok(()) };
     inputs.iter().try_for_each(|&i| cx.set_input_dtype(i, dtype))?;
     outputs.iter().try_for_each(|&i| cx.set_output_dtype(i, dtype))

@@ -313,7 +313,7 @@ fn depth_to_space() -> OpDef {
     let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
         let s = block_size(cx)? as i64;
-        let Some(input) = open_rank_in(cx, 0, 4..=usize::MAX)? else { return Ok(()) };
+        let Some(input) = open_rank_in(cx, 0, 4..=4)? else { return Ok(()) };
         multiple_of(input[1], (s * s) as u64, "operand `input`, axis 1")?;
         let out = output_dims(cx, 0);
         cx.unify_dims(input[0], out[0], "output, axis 0")?;
@@ -343,7 +343,7 @@ fn space_to_depth() -> OpDef {
     let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
         let s = block_size(cx)? as i64;
-        let Some(input) = open_rank_in(cx, 0, 4..=usize::MAX)? else { return Ok(()) };
+        let Some(input) = open_rank_in(cx, 0, 4..=4)? else { return Ok(()) };
         for axis in [2, 3] {
             multiple_of(input[axis], s as u64, &format!("operand `input`, axis {axis}"))?;
         }

@@ -20,10 +20,10 @@ pub fn vars(rank: usize) -> Vec<Index> {
     (0..rank as u32).map(Index::var).collect()
 }
 
-/// The row-major number of the element at the coordinates of an element-wise function, by the first extents.
-pub fn row_major(s: &ScalarBuilder, dims: &[u64]) -> Ex {
-    let start = s.constant(Scalar::i64(0));
-    dims.iter().enumerate().fold(start, |at, (axis, &n)| at * s.constant(Scalar::i64(n as i64)) + s.coord(axis))
+/// The row-major number of the element at the first coordinates of an element-wise function, by the extents of their axes.
+pub fn row_major(s: &ScalarBuilder, extents: &[Ex]) -> Ex {
+    let first = if extents.is_empty() { s.constant(Scalar::i64(0)) } else { s.coord(0) };
+    (1..extents.len()).fold(first, |at, axis| at * &extents[axis] + s.coord(axis))
 }
 
 /// Row-major reinterpretation of `from` as `to`, of the same size.
@@ -129,6 +129,9 @@ impl Build for Builder<'_> {
 
     fn reshaped(&mut self, x: Value, dims: impl Into<Extents>) -> Result<Value> {
         let (from, dims) = (self.dims(x)?, dims.into());
+        if from.count() != dims.count() {
+            return Err(self.error(DiagnosticCode::TypeConflict, format!("{from:?} cannot be reshaped to {dims:?}")));
+        }
         let view = reshape(&from, &dims);
         self.view(x, view, dims)
     }

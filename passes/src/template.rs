@@ -1,6 +1,8 @@
 //! Graphs whose open dimensions are symbols: passes run once, and what they make holds for many shapes. So are numbers that become
 //! known in a run and decide shapes ([`crate::parts`]).
 
+mod restrictions;
+
 use smallvec::SmallVec;
 use tensorc_ir::diag::Result;
 use tensorc_ir::dim::Origin;
@@ -9,6 +11,8 @@ use tensorc_ir::graph::Graph;
 use tensorc_ir::{DenseType, Dim, DimId, Extent, Shape};
 
 use crate::parts::{Facts, MAX_EXTENT, PartShape, ShapeSource, SourceKind, Typing, next_part};
+
+pub use restrictions::Restrictions;
 
 /// Extents by which passes decide what is faster, for the first axes of inputs, which are mostly those of batches, and for others.
 /// Each has a factor of its own, so that an equality of products is one of expressions; powers of two in them make what networks
@@ -56,6 +60,17 @@ enum Role {
     Number(u64),
     /// A symbol, with an example.
     Symbol(i64),
+    /// The number at an earlier place.
+    As(Place),
+}
+
+/// How type inference that failed for examples gets past the condition found last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admissible {
+    /// A place has this number.
+    Number(Place, u64),
+    /// A place has the number of an earlier one.
+    Equal(Place, Place),
 }
 
 /// What a template is made from.
@@ -68,15 +83,17 @@ pub struct TemplateRequest<'a> {
 }
 
 impl<'a> TemplateRequest<'a> {
-    /// The graph with its open numbers as symbols, but for those below [`ShapeSource::least`] in the given types. Those at the places
-    /// `closed` are the given numbers, too. `None` if nothing is open, or the rank or the type of an input is not known, or the given
-    /// types do not fit.
-    pub fn closing(&self, closed: &[Place]) -> Option<Template> {
+    /// The graph with its open numbers as symbols, but for those below [`ShapeSource::least`] in the given types, and as far as
+    /// `restricted` says. `None` if nothing is open, or the rank or the type of an input is not known, or the given types do not fit.
+    pub fn restricting(&self, restricted: &Restrictions) -> Option<Template> {
         let [mut batches, mut lengths] = [BATCHES.iter(), LENGTHS.iter()];
         let mut counts = COUNTS.iter();
         let mut taken: Vec<i64> = vec![];
-        self.make(|open| match open.given {
-            Some(n) if !open.source.admits(n) || closed.contains(&open.place) => Some(Role::Number(n)),
+        let first_like =
+            |place: Place| restricted.tied().iter().find(|(tied, _)| *tied == place).map(|(_, first)| *first);
+        self.make(|open| match (open.given, first_like(open.place)) {
+            (Some(n), _) if !open.source.admits(n) || restricted.fixed().contains(&open.place) => Some(Role::Number(n)),
+            (_, Some(first)) => Some(Role::As(first)),
             _ => {
                 let example = match open.dim {
                     None => counts.next(),
@@ -94,7 +111,7 @@ impl<'a> TemplateRequest<'a> {
         })
     }
 
-    /// As [`TemplateRequest::closing`], with the given numbers as examples: passes decide as for these, and so it is not for other
+    /// As [`TemplateRequest::restricting`], with the given numbers as examples: passes decide as for these, and so it is not for other
     /// shapes.
     pub fn like(&self) -> Option<Template> {
         self.make(|open| {
@@ -138,11 +155,14 @@ impl<'a> TemplateRequest<'a> {
         let trace = Trace::new(symbols);
         let mut graph = self.graph.clone();
         let mut position = 0..places.len();
-        let number = |role: &Role| match role {
-            Role::Number(n) => Some(Extent::of(*n as i64)),
-            Role::Symbol(_) => position.next().map(|i| trace.symbol(i)),
-        };
-        let numbers: Vec<Extent> = roles.iter().map(number).collect::<Option<_>>()?;
+        let mut numbers: Vec<Extent> = vec![];
+        for role in &roles {
+            numbers.push(match *role {
+                Role::Number(n) => Extent::of(n as i64),
+                Role::Symbol(_) => trace.symbol(position.next()?),
+                Role::As(first) => *numbers.get(all.iter().position(|open| open.place == first)?)?,
+            });
+        }
         let types = trace.enter(|| self.declared(&mut graph, &all, &numbers))?;
         Some(Template { graph, trace, facts: Facts { types, ..self.facts.clone() }, places })
     }
@@ -202,9 +222,10 @@ impl<'a> TemplateRequest<'a> {
 }
 
 impl Template {
-    /// The graph with the open dimensions of its inputs as symbols, as [`TemplateRequest::closing`].
+    /// The graph with the open dimensions of its inputs as symbols, as [`TemplateRequest::restricting`].
     pub fn of(graph: &Graph, given: Option<&[DenseType]>) -> Option<Template> {
-        TemplateRequest { graph, facts: &Facts::of_inputs(graph, given.unwrap_or_default()) }.closing(&[])
+        let facts = &Facts::of_inputs(graph, given.unwrap_or_default());
+        TemplateRequest { graph, facts }.restricting(&Restrictions::default())
     }
 
     /// Puts a graph with the same inputs, made from the graph as part of the trace, in its place.
@@ -232,7 +253,7 @@ impl Template {
 
     /// The numbers for which the conditions admit no other than the example, as far as a few tries tell.
     pub fn fixed(&self) -> Vec<Place> {
-        self.refusing(&self.examples(), |_, n| vec![n * 2, n * 3, n / 2, n + 1, n - 1])
+        self.refusing(&self.examples(), |_, n| others(n))
     }
 
     /// The open numbers that the conditions fix: a condition fails if that in `types` is replaced by that in `numbers` (one
@@ -248,21 +269,59 @@ impl Template {
         Some(self.refusing(&self.examples(), |i, _| vec![numbers[i]]))
     }
 
-    /// After type inference failed: an extent, and its place, for which the condition found last does not hold, so that inference gets
-    /// past it. The other symbols have their examples. Multiples of 16 are tried first: networks for images and sound have such extents.
-    pub fn admissible(&self) -> Option<(Place, u64)> {
-        let mut values = self.examples();
+    /// Among some places, those whose numbers conditions make equal, as far as a few tries tell: the numbers at both change
+    /// together where one alone does not change. Each is tied to the first of its kind.
+    pub fn equal(&self, types: &[DenseType], among: &[Place]) -> Vec<(Place, Place)> {
+        let Some(numbers) = self.numbers(types) else { return vec![] };
+        let mut rest: Vec<usize> = (0..self.places.len()).filter(|i| among.contains(&self.places[*i])).collect();
+        let mut binding = Binding::default();
+        let mut change_together = |kind: &[usize]| {
+            let mut values = numbers.clone();
+            others(numbers[kind[0]]).into_iter().any(|n| {
+                kind.iter().for_each(|i| values[*i] = n);
+                self.trace.rebind(&values, &mut binding)
+            })
+        };
+        let mut tied = vec![];
+        while !rest.is_empty() {
+            let first = rest.remove(0);
+            let like: Vec<usize> = rest.iter().copied().filter(|i| numbers[*i] == numbers[first]).collect();
+            let pair = like.iter().copied().find(|i| change_together(&[first, *i])).map(|i| vec![i]);
+            let kind =
+                pair.or_else(|| (like.len() > 1 && change_together(&[&[first], &like[..]].concat())).then_some(like));
+            let kind = kind.unwrap_or_default();
+            rest.retain(|i| !kind.contains(i));
+            tied.extend(kind.into_iter().map(|i| (self.places[i], self.places[first])));
+        }
+        tied
+    }
+
+    /// Places with equal numbers in `types`, each with the first of its kind.
+    pub fn alike(&self, types: &[DenseType]) -> Vec<(Place, Place)> {
+        let numbers = self.numbers(types).unwrap_or_default();
+        let first = |i: usize| numbers.iter().position(|n| *n == numbers[i]).filter(|first| *first < i);
+        let pair = |i: usize| Some((self.places[i], self.places[first(i)?]));
+        (0..numbers.len()).filter_map(pair).collect()
+    }
+
+    /// After type inference failed: what makes the condition found last not hold, so that inference gets past it. The other symbols
+    /// have their examples. Multiples of 16 are tried first: networks for images and sound have such extents.
+    pub fn admissible(&self) -> Option<Admissible> {
+        let examples = self.examples();
+        let breaks = |changed: &[usize], n: i64| {
+            let mut values = examples.clone();
+            changed.iter().for_each(|i| values[*i] = n);
+            self.trace.breaks_newest(&values)
+        };
         for step in [16, 1] {
-            for (i, place) in self.places.iter().enumerate() {
-                let example = values[i];
-                let found = (1..=MAX_GUESS / step).map(|n| n * step).find(|n| {
-                    values[i] = *n;
-                    self.trace.breaks_newest(&values)
+            for i in 0..self.places.len() {
+                let Some(n) = (1..=MAX_GUESS / step).map(|n| n * step).find(|n| breaks(&[i], *n)) else { continue };
+                let equal = examples.iter().position(|other| *other == n);
+                let equal = equal.filter(|other| others(n).into_iter().all(|n| breaks(&[i, *other], n)));
+                return Some(match equal {
+                    Some(other) => Admissible::Equal(self.places[i.max(other)], self.places[i.min(other)]),
+                    None => Admissible::Number(self.places[i], n.unsigned_abs()),
                 });
-                values[i] = example;
-                if let Some(n) = found {
-                    return Some((*place, n.unsigned_abs()));
-                }
             }
         }
         None
@@ -271,6 +330,11 @@ impl Template {
     /// The places of the symbols, with their examples.
     pub fn example_numbers(&self) -> impl Iterator<Item = (Place, u64)> {
         self.places.iter().copied().zip(self.examples().into_iter().map(i64::unsigned_abs))
+    }
+
+    /// The example of the number at a place.
+    pub fn example_at(&self, place: Place) -> Option<u64> {
+        Some(self.number_at(place)?.example().unsigned_abs())
     }
 
     /// The examples of the symbols.
@@ -377,6 +441,11 @@ impl Template {
     pub fn graph_for(&self, types: &[DenseType]) -> Option<Graph> {
         Some(self.graph.bound(&self.binding(types)?))
     }
+}
+
+/// Numbers to try in place of one.
+fn others(n: i64) -> Vec<i64> {
+    vec![n * 2, n * 3, n / 2, n + 1, n - 1]
 }
 
 /// The number at a place in types of sources.

@@ -9,5 +9,6 @@ pub mod imaginary;
 pub mod launches;
 pub mod models;
 pub mod onnx;
+pub mod opened;
 pub mod operators;
 pub mod ptx;

@@ -21,7 +21,7 @@ pub fn has_defined_bits(op: &OpRef) -> bool {
 }
 
 /// What the caught panic said.
-fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
+pub fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));

@@ -1,18 +1,24 @@
-//! Operators for many shapes: one plan serves all extents, with the results of the reference interpreter.
+//! Operators for many shapes: results are those of the reference interpreter for all extents, and one plan serves them where it is said
+//! to. `TENSORC_OPERATORS_ONLY` selects operators by a part of their names.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use tensorc::ir::interp::eval_graph;
+use tensorc::ir::op::OpRef;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::text::parse_module;
 use tensorc::ir::{DenseType, Rng, TensorData};
 use tensorc::{Compiler, DType, Options};
+use tensorc_random::{candidates_of, element_types};
+use tensorc_tests::cache::visible;
 use tensorc_tests::compare::{Tolerance, compare, data, tensor};
+use tensorc_tests::opened::Opened;
 
 use crate::support::backend::options;
 use crate::support::plan_counter;
 
-/// An operator on inputs of which `?n` and `?m` are open.
+/// An operator on inputs of which `?n`, `?m` and `?p` are open. Other names have the number of their first letter.
 struct Case {
     name: &'static str,
     text: &'static str,
@@ -119,6 +125,53 @@ const CASES: &[Case] = &[
 }",
         below: 1,
     },
+    Case {
+        name: "extents that are equal without saying so",
+        text: "graph @main(%x: f32[?n_left, ?m], %y: f32[?n_right, ?m_other], %z: f32[?n_third, 1]) {
+  %a = add(%x, %y)
+  %b = mul(%a, %z)
+  return %b
+}",
+        below: 1,
+    },
+    Case {
+        name: "equal extents beside a number that a model demands",
+        text: "graph @main(%x: f32[?m_left, ?p], %y: f32[?m_right, ?n]) {
+  %axis = const i64[1] [1]
+  %s = reduce_sum(%y, %axis)
+  %a = mul(%x, %s)
+  return %a
+}",
+        below: 1,
+    },
+    Case {
+        name: "random numbers",
+        text: "graph @main(%x: f32[?n, ?m], %p: f32[?n, 5]) {
+  %a = random_normal_like(%x)
+  %b = bernoulli(%x)
+  %c = multinomial(%p) {sample_size = 4}
+  return %a, %b, %c
+}",
+        below: 1,
+    },
+    Case {
+        name: "regions of images",
+        text: "graph @main(%x: f32[?m, 3, ?n, ?p], %r: f32[?n, 4], %i: i64[?n]) {
+  %a = roi_align(%x, %r, %i) {output_height = 2, output_width = 3}
+  return %a
+}",
+        below: 2,
+    },
+    Case {
+        name: "positions as bits",
+        text: "graph @main(%i: i64[?n], %v: f32[2], %a: f32[?n, 5], %b: f32[?m, 5]) {
+  %depth = const i64[] [7]
+  %o = one_hot(%i, %depth, %v)
+  %d = cdist(%a, %b)
+  return %o, %d
+}",
+        below: 7,
+    },
 ];
 
 /// Extents of `?n`, `?m` and `?p`. Short rows have plans of their own.
@@ -139,8 +192,8 @@ fn one_plan_is_made_for_all_extents() {
         for [n, m, p] in SIZES {
             let extent = |dim: &tensorc::ir::Dim| match dim {
                 tensorc::ir::Dim::Sym(id) => match &*graph.dims.name(*id) {
-                    "n" => n,
-                    "m" => m,
+                    name if name.starts_with('n') => n,
+                    name if name.starts_with('m') => m,
                     _ => p,
                 },
                 dim => dim.as_const().unwrap(),
@@ -169,4 +222,64 @@ fn one_plan_is_made_for_all_extents() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Operators that some candidate with open extents fits. Raise the number when candidates are added, never lower it.
+const COVERED: usize = 435;
+
+/// Candidates of an operator that are tried, and extents for each.
+const CANDIDATES: usize = 4;
+const CHOICES: usize = 10;
+
+/// Judges candidates of operators with open extents: how many operators had some that they take, and what failed.
+fn judged<'r>(ops: impl Iterator<Item = (usize, &'r OpRef)>) -> (usize, Vec<String>) {
+    let mut options = Options { threads: Some(1), poison: true, ..options() };
+    // Operands are drawn without regard to what operators demand of them.
+    options.passes.clamp_indices = true;
+    options.passes.reassociate = false;
+    let compiler = Compiler::new(options).unwrap();
+    let (mut covered, mut failures) = (0, vec![]);
+    for (number, op) in ops {
+        let mut seen = BTreeSet::new();
+        let opened = candidates_of(op, element_types(op)[0]).into_iter().filter_map(|candidate| {
+            let graph = candidate.graph(op)?;
+            // What differs in extents alone is one graph.
+            let ranks = candidate.inputs.iter().map(|data| data.ty.rank());
+            let fixed = candidate.operands.iter().flatten().filter(|(_, fixed)| *fixed).map(|(data, _)| data.to_f64s());
+            let of_kind =
+                format!("{:?} {:?} {:?}", ranks.collect::<Vec<_>>(), fixed.collect::<Vec<_>>(), candidate.params);
+            let opened = Opened::of(&graph, &candidate.inputs, compiler.registry())?;
+            seen.insert(of_kind).then_some((candidate, opened))
+        });
+        let mut taken = 0;
+        for (i, (candidate, opened)) in opened.take(CANDIDATES).enumerate() {
+            let first = number + i * CHOICES;
+            match opened.judge(&compiler, first..first + CHOICES) {
+                Ok(shapes) => taken += shapes,
+                Err(why) => failures.push(format!("{}: {candidate} as {why}", op.name)),
+            }
+        }
+        covered += usize::from(taken > 0);
+    }
+    (covered, failures)
+}
+
+#[test]
+fn every_operator_takes_other_extents() {
+    let registry = tensorc_ops::registry().unwrap();
+    let only = std::env::var("TENSORC_OPERATORS_ONLY").unwrap_or_default();
+    let ops: Vec<&OpRef> = registry.iter().filter(|op| op.name.contains(&only)).collect();
+    let halves = std::thread::scope(|scope| {
+        let half = |first| {
+            let ops = ops.iter().copied().enumerate().skip(first).step_by(2);
+            scope.spawn(move || judged(ops))
+        };
+        [0, 1].map(half).map(|thread| thread.join().unwrap())
+    });
+    let [(left, mut failures), (right, others)] = halves;
+    failures.extend(others);
+    let covered = left + right;
+    visible(&format!("operators for other extents: {covered} covered"));
+    assert!(failures.is_empty(), "{} fail:\n{}", failures.len(), failures.join("\n"));
+    assert!(!only.is_empty() || covered >= COVERED, "{covered} operators covered, {COVERED} before");
 }

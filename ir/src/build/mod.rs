@@ -17,7 +17,7 @@ use crate::prim::{Prim, View};
 use crate::scalar::Scalar;
 use crate::tensor::TensorData;
 use crate::types::DenseType;
-use crate::verify::broadcasts;
+use crate::verify::{broadcasts, reads_inside};
 
 pub use flow::{BodyBuilder, Iteration, IterationInputs, LoopOperands, LoopResults};
 
@@ -113,12 +113,16 @@ impl<'a> Builder<'a> {
     /// A primitive, with its result types.
     ///
     /// # Errors
-    /// An operand of a map does not broadcast to the result; a type is too large.
+    /// An operand of a map does not broadcast to the result; a view reads outside of its operand; a type is too large.
     pub fn prim(&mut self, prim: Prim, inputs: &[Value], types: &[DenseType]) -> Result<SmallVec<[Value; 2]>> {
         self.admit(types)?;
-        if let (Prim::Map(_), Some(out)) = (&prim, types.first()) {
+        if let Some(out) = types.first() {
             for input in inputs {
-                let fits = broadcasts(&self.ty(*input)?, out);
+                let fits = match &prim {
+                    Prim::Map(_) => broadcasts(&self.ty(*input)?, out),
+                    Prim::View(view) => reads_inside(view, &self.ty(*input)?, out),
+                    _ => break,
+                };
                 fits.map_err(|why| self.error(DiagnosticCode::TypeConflict, why))?;
             }
         }

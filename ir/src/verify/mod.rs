@@ -9,4 +9,4 @@ mod prim;
 
 pub use graph::{Stage, verify_graph};
 pub use kernel::verify_kernel;
-pub(crate) use prim::broadcasts;
+pub(crate) use prim::{broadcasts, reads_inside};

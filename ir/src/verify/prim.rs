@@ -114,6 +114,25 @@ pub(crate) fn broadcasts(input: &DenseType, out: &DenseType) -> Result<(), Strin
     }
 }
 
+/// Whether a view reads inside of its operand, as far as is told without looking at every element: by intervals of sums of variables, and
+/// where extents are open only of one variable or none.
+pub(crate) fn reads_inside(v: &View, input: &DenseType, out: &DenseType) -> Result<(), String> {
+    if v.fill.is_some() || out.dims.all().any(|n| n.is_surely(0)) {
+        return Ok(());
+    }
+    let open = input.dims.is_open() || out.dims.is_open();
+    for (axis, (index, n)) in v.map.iter().zip(input.dims.all()).enumerate() {
+        if !index.is_affine() || open && index.terms.len() > 1 {
+            continue;
+        }
+        let (low, high) = index.interval(&out.dims);
+        if low < 0 || !(high.is_surely_below(n) || high < n) {
+            return Err(format!("axis {axis} of {input} is read at {index} for {out}"));
+        }
+    }
+    Ok(())
+}
+
 fn map(f: &ScalarFn, inputs: &[DenseType], outputs: &[DenseType]) -> Result<(), String> {
     let Some(out) = outputs.first() else { return Err("no results".into()) };
     if outputs.iter().any(|t| t.dims != out.dims) {

@@ -10,11 +10,10 @@ pub fn ops() -> Vec<OpDef> {
 fn cdist() -> OpDef {
     let compute = formula(|g, cx| {
         let ([a, b], out) = (g.operands(), &cx.outputs[0]);
-        let (rows, columns, n) = (out.dims[0], out.dims[1], a.dims()?[1]);
         let [left, right] = [0, 1].map(|own| vec![Index::var(own), Index::var(2)]);
-        let dims = [rows, columns, n];
-        let difference = a.view(left, None, dims).widened() - b.view(right, None, dims).widened();
-        let squares = (difference * difference).sum(&[2]).reshape([rows, columns]);
+        let dims = Extents::of([out.dims.at(0), out.dims.at(1), a.dims()?.at(1)]);
+        let difference = a.view(left, None, &dims).widened() - b.view(right, None, &dims).widened();
+        let squares = (difference * difference).sum(&[2]).reshape(&out.dims);
         let euclidean = cx.params.str("metric") == Some("euclidean");
         Ok(if euclidean { squares.sqrt() } else { squares }.cast(out.dtype))
     });

@@ -62,13 +62,13 @@ fn randint() -> OpDef {
 
 fn shuffle() -> OpDef {
     let compute = formula(|g, cx| {
-        let words = DenseType::new(DType::U64, &cx.outputs[0].dims[..1]);
+        let words = DenseType::new(DType::U64, cx.outputs[0].dims.range(..1));
         let words = draw(g, RandomKey::of(g, cx, 1), &[], &words, |source, _| source.u64(0));
         let order = g.op("argsort", &[words], Params::new().with("dtype", DType::I64));
         Ok(g.operand(0).gather(order, 0))
     });
     let infer = rule(|cx| {
-        reject_if(cx.input_dims(0).is_some_and(|d| d.is_empty()), || "operand `data`: rank 0 has no axis to shuffle")?;
+        reject_if(cx.open_dims(0).is_some_and(|d| d.is_empty()), || "operand `data`: rank 0 has no axis to shuffle")?;
         same(cx, 0, 0)
     });
     let doc = "The slices along the first axis in random order: that of a random 64-bit number for each slice.";
@@ -110,7 +110,7 @@ fn sample_multinomial() -> OpDef {
         if logs {
             cx.same_dtype(1, 0)?;
         }
-        let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+        let Some(dims) = cx.open_dims(0) else { return Ok(()) };
         check_categories(&dims)?;
         let shape: Vec<Dim> = dims[..dims.len() - 1].iter().copied().chain(shape_param(cx)?).collect();
         (0..cx.output_count()).try_for_each(|i| cx.set_output_dims(i, shape.iter().copied()))
@@ -139,7 +139,7 @@ fn multinomial() -> OpDef {
         let n = cx.params.int("sample_size").unwrap_or(1);
         let n =
             u64::try_from(n).map_err(|_| OpError(format!("parameter `sample_size` is {n}, expected at least 0")))?;
-        let dims = ranked(cx, 0, 2)?;
+        let dims = open_ranked(cx, 0, 2)?;
         check_categories(&dims)?;
         cx.set_output_dims(0, [dims[0], Dim::Const(n)])
     });
@@ -159,20 +159,20 @@ fn categories<'g>(cx: &NodeCtx<'_>, weights: Tensor<'g>) -> Result<Vec<Tensor<'g
     let g = weights.graph();
     let sums = weights.call("cumsum", &[g.scalar(Scalar::i64(-1))]);
     let dims = weights.dims()?;
-    let count = dims.last().copied().unwrap_or(1);
-    let rows = dims.iter().product::<u64>() / count.max(1);
+    let lead = dims.len().saturating_sub(1);
+    let (rows, count) = (dims.range(..lead).count(), dims.at(lead).fixed().unsigned_abs());
     let k = &KernelScope::new("categories");
     let mut inputs = vec![sums, weights];
-    let spread = [rows, count];
-    let of = |name| k.param(name, DType::F64, spread, false);
+    let spread = Extents::of([rows, count.into()]);
+    let of = |name| k.param(name, DType::F64, &spread, false);
     let table = Table { k, sums: of("sums"), weights: of("weights"), count };
     let key = kernel_key(k, RandomKey::of(g, cx, 1), &mut inputs);
     let results: Vec<_> = cx.outputs.iter().map(|ty| k.output("out", ty)).collect();
-    let n = cx.outputs[0].len();
-    let each = (n / rows.max(1)).max(1) as i64;
+    let drawn = &cx.outputs[0].dims;
+    let (n, each) = (drawn.count(), drawn.range(lead..).count().as_divisor());
     k.parallel_each("p", n, |p| {
-        let row = p.floor_div(each, &|_: u32| (0, (n as i64 - 1).max(0)));
-        let stream = WordStream { k, key: key.load(), position: k.position(p), short: n <= 1 << 32 };
+        let row = p.floor_div(each, &|_: u32| (Extent::ZERO, n.last_position()));
+        let stream = WordStream { k, key: key.load(), position: k.position(p), short: super::is_short(n) };
         let [u] = stream.eval(k.int(0), &[], |words, _| [unit53(&words(0))]);
         for (out, value) in results.iter().zip(table.find(&row, u)) {
             out.set_cast(p, value);

@@ -134,7 +134,7 @@ fn array(d: &'static Distribution, names: &DistributionNames) -> OpDef {
             None => cx.same_dtype(0, 0)?,
         }
         let draws = shape_param(cx)?;
-        match cx.input_dims(0) {
+        match cx.open_dims(0) {
             Some(dims) => cx.set_output_dims(0, dims.into_iter().chain(draws)),
             None => Ok(()),
         }
@@ -169,9 +169,9 @@ fn arrays<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, d: &Distribution) -> Result<T
         Sampler::Kernel(sample) => return kernel(g, (d, sample), (&[], &parameters), (key, out)),
     };
     for p in &mut parameters {
-        let mut dims = p.dims()?.to_vec();
-        dims.resize(out.rank(), 1);
-        *p = p.reshape(&dims);
+        let dims = p.dims()?;
+        let ones = vec![Extent::ONE; out.rank() - dims.len()];
+        *p = p.reshape(dims.all().chain(ones).collect::<Extents>());
     }
     Ok(draw(g, key, &parameters, out, |source, a| {
         let wide = compute_type(out.dtype);
@@ -200,20 +200,20 @@ fn kernel<'g>(
     (key, out): (RandomKey<'g>, &DenseType),
 ) -> Result<Tensor<'g>> {
     let types = arrays.iter().map(|array| array.ty()).collect::<Result<Vec<_>>>()?;
-    let (k, n) = (&KernelScope::new(d.name), out.len());
+    let (k, n) = (&KernelScope::new(d.name), out.dims.count());
     let mut inputs = arrays.to_vec();
     let arrays: Vec<_> = types.iter().map(|ty| k.input("parameter", ty)).collect();
     let key = super::kernel_key(k, key, &mut inputs);
     let result = k.output("out", out);
     k.parallel_each("p", n, |p| {
         // So many elements of the result share one of an array.
-        let share = |len: u64| (n / len.max(1)).max(1) as i64;
+        let share = |ty: &DenseType| out.dims.range(ty.rank()..).count().as_divisor();
         let mut values: Vec<_> = numbers.iter().map(|&x| k.number(DType::F64, x)).collect();
         for (array, ty) in arrays.iter().zip(&types) {
-            let at = p.floor_div(share(ty.len()), &|_: u32| (0, (n as i64 - 1).max(0)));
+            let at = p.floor_div(share(ty), &|_: u32| (Extent::ZERO, n.last_position()));
             values.push(array.get_as(&at, DType::F64));
         }
-        let stream = WordStream { k, key: key.load(), position: k.position(p), short: n <= 1 << 32 };
+        let stream = WordStream { k, key: key.load(), position: k.position(p), short: super::is_short(n) };
         let mut value = sample(&stream, &values);
         if !arrays.is_empty() {
             let [valid] =

@@ -79,7 +79,7 @@ fn draw<'g>(
     if let RandomKey::Operand(key) = key {
         inputs.extend([0, 1].map(|i| key.view(vec![Index::constant(i)], None, [])));
     }
-    g.map(&inputs, ty.dtype, &ty.dims, |s, args| {
+    g.map_with_extents(&inputs, &ty.dims, ty.dtype, &ty.dims, |s, args, extents| {
         let (values, words) = args.split_at(operands.len());
         let constant = |word: u32| s.constant(Scalar { dtype: DType::U32, bits: u64::from(word) });
         let key = match (key, words) {
@@ -87,9 +87,13 @@ fn draw<'g>(
             (_, [first, second]) => [first.clone(), second.clone()],
             _ => [constant(0), constant(0)],
         };
-        let position = row_major(s, &ty.dims);
-        f(&WordSource { key, position, short: ty.len() <= 1 << 32 }, values)
+        f(&WordSource { key, position: row_major(s, extents), short: is_short(ty.dims.count()) }, values)
     })
+}
+
+/// Whether positions among so many elements surely fit one word.
+fn is_short(count: Extent) -> bool {
+    count.is_surely_below((1_i64 << 32) + 1)
 }
 
 /// The key inside a kernel.

@@ -26,7 +26,9 @@ fn matching(scores: &DenseType, order: &DenseType, results: [&DenseType; 2], rul
         }
         k.each("pair", pairs, |i| {
             let pair = order.position([table, i], pairs);
-            let (row, column) = (pair.floor_div(columns as i64, &unbounded), pair.modulo(columns as i64, &unbounded));
+            // Tables without columns have no pairs.
+            let divisor = columns.max(1) as i64;
+            let (row, column) = (pair.floor_div(divisor, &unbounded), pair.modulo(divisor, &unbounded));
             let (held, taken) = (of_row.get([table, &row]), of_column.get([table, &column]));
             let (row_free, column_free) = (held.lt(0), taken.lt(0));
             let free = row_free & column_free;

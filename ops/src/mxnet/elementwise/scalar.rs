@@ -57,7 +57,7 @@ fn result_type(data: DType, params: &Params) -> DType {
 
 fn result_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     agree_shapes(cx, &[0], &[0])?;
-    match (cx.input_dtype(0), cx.output(0).dtype) {
+    match (cx.input_dtype(0), cx.output_dtype(0)) {
         (Some(data), _) => {
             let out = result_type(data, cx.params);
             cx.set_output_dtype(0, out)

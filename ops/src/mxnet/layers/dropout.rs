@@ -8,10 +8,10 @@ fn active(params: &Params) -> bool {
 }
 
 /// Extents of the mask: one along the axes that share it.
-fn mask_dims(params: &Params, dims: &[u64]) -> Result<Vec<u64>, OpError> {
-    let mut out = dims.to_vec();
+fn mask_dims(params: &Params, dims: &Extents) -> Result<Extents, OpError> {
+    let mut out = dims.clone();
     for &axis in params.ints("axes").unwrap_or(&[]) {
-        out[normalize_axis(axis, dims.len())?] = 1;
+        out.set(normalize_axis(axis, dims.len())?, 1);
     }
     Ok(out)
 }
@@ -55,7 +55,7 @@ pub fn dropout() -> OpDef {
         agree_dtypes(cx, &[0], &outputs)?;
         agree_shapes(cx, &[0], &[0])?;
         cx.set_input_dims(1, [Dim::Const(2)])?;
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         if cx.output_count() > 1 {
             let mut dims = x.to_vec();
             for &axis in cx.params.ints("axes").unwrap_or(&[]) {

@@ -16,7 +16,7 @@ pub fn embedding() -> OpDef {
         let count = |name: &str| extent(cx.params.int(name).unwrap_or(0), name);
         let (rows, columns) = (count("input_dim")?, count("output_dim")?);
         if cx.input_dtype(1).is_none() {
-            let dtype = cx.output(0).dtype.or(cx.params.dtype("dtype")).unwrap_or(DType::F32);
+            let dtype = cx.output_dtype(0).or(cx.params.dtype("dtype")).unwrap_or(DType::F32);
             cx.set_input_dtype(1, dtype)?;
         }
         cx.same_dtype(0, 1)?;

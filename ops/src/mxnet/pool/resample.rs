@@ -73,6 +73,16 @@ fn images(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> Result<(), OpError> {
     cx.set_output_dims(0, [x[0], x[1], size[0], size[1]])
 }
 
+/// As [`images`], whose elements lie between those of the operand.
+fn interpolated(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> Result<(), OpError> {
+    let x = ranked(cx, 0, 4)?;
+    for (axis, n) in [(2, size[0]), (3, size[1])] {
+        let missing = x[axis] == Dim::Const(0) && n != Dim::Const(0);
+        reject_if(missing, || format!("operand `data`: axis {axis} has no elements to interpolate"))?;
+    }
+    images(cx, size)
+}
+
 fn adaptive_avg_pooling() -> OpDef {
     let compute = formula(|g, cx| resampled(g, cx, means));
     let infer = shape_rule(|cx| {
@@ -109,7 +119,7 @@ fn resized(params: &Params, from: [u64; 2]) -> Result<[u64; 2], OpError> {
             Some("odd_scale") => ((n - 1) as f64 * scale()?) as u64 + 1,
             Some("to_even_down") => n - n % 2,
             Some("to_even_up") => n + n % 2,
-            Some("to_odd_down") => n - (1 - n % 2),
+            Some("to_odd_down") => n.saturating_sub(1 - n % 2),
             Some("to_odd_up") => n + (1 - n % 2),
             _ => match scales[i] {
                 Some(scale) => (n as f64 * scale) as u64,
@@ -134,7 +144,7 @@ fn bilinear_resize() -> OpDef {
                 }
                 None => return Ok(()),
             };
-            return images(cx, like);
+            return interpolated(cx, like);
         }
         let x = ranked(cx, 0, 4)?;
         let (Dim::Const(h), Dim::Const(w)) = (x[2], x[3]) else {
@@ -143,10 +153,10 @@ fn bilinear_resize() -> OpDef {
                 return partial(cx, 0, &[Some(x[0]), Some(x[1]), None, None]);
             }
             let size = resized(cx.params, [0, 0])?;
-            return images(cx, size.map(Dim::Const));
+            return interpolated(cx, size.map(Dim::Const));
         };
         let size = resized(cx.params, [h, w])?;
-        images(cx, size.map(Dim::Const))
+        interpolated(cx, size.map(Dim::Const))
     });
     const MODES: &[&str] = &["like", "odd_scale", "size", "to_even_down", "to_even_up", "to_odd_down", "to_odd_up"];
     define("mx_bilinear_resize_2d", "Images [n, c, h, w] in another size, by bilinear interpolation.", compute, infer)

@@ -176,8 +176,11 @@ fn max_gradient<'g>(cx: &GradCtx<'_>, window: &SpatialWindow, x: Tensor<'g>, hea
     let reduction = max_with_index(&ty, &trimmed, &Params::new()).or_fail(&x.graph())?;
     let found = seen.reduced_to(reduction, &[out.clone(), DenseType::new(DType::I64, &out.dims)])?;
     let at = seen_by(found[1], window, &ty, -1.0)?;
-    let chosen = seen_by(head, window, &ty, 0.0)?
-        .map_with(&[at], |s, a| row_major(s, &ty.dims).eq(&a[1]).select(&a[0], &a[0].lit(0.0)));
+    let seen = seen_by(head, window, &ty, 0.0)?;
+    let of = seen.ty()?;
+    let chosen = x.graph().map_with_extents(&[seen, at], &ty.dims, of.dtype, &of.dims, |s, a, extents| {
+        row_major(s, extents).eq(&a[1]).select(&a[0], &a[0].lit(0.0))
+    });
     chosen.sum_from(ty.rank())
 }
 

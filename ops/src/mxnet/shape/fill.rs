@@ -70,7 +70,7 @@ fn full() -> OpDef {
 
 fn zeros_without_dtype() -> OpDef {
     let infer = rule(|cx| {
-        if cx.output(0).dtype.is_none() {
+        if cx.output_dtype(0).is_none() {
             cx.set_output_dtype(0, DType::F32)?;
         }
         stated_shape(cx)
@@ -102,8 +102,8 @@ fn range_of(params: &Params) -> (f64, f64, i64) {
 fn ramp(range: impl Fn(&Params) -> (f64, f64, i64) + Send + Sync + 'static) -> Compute {
     formula(move |g, cx| {
         let (out, (start, step, repeat)) = (&cx.outputs[0], range(cx.params));
-        Ok(g.map(&[], out.dtype, &out.dims, |s, _| {
-            let position = row_major(s, &out.dims);
+        Ok(g.map_with_extents(&[], &out.dims, out.dtype, &out.dims, |s, _, extents| {
+            let position = row_major(s, extents);
             let position = if repeat == 1 { position } else { position / s.constant(Scalar::i64(repeat)) };
             (position.cast(DType::F64) * step + start).cast(out.dtype)
         }))
