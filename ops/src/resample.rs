@@ -16,11 +16,12 @@ pub fn gathered<'g>(x: Tensor<'g>, positions: &[Tensor<'g>], axes: &[SampledAxis
     let column = [&place[..], &[1]].concat();
     let whole = [&place[..], &ty.dims[1..2]].concat();
     let term = |chosen: Vec<usize>| {
-        let taps =
-            |a: &[Ex]| -> Vec<[Ex; 3]> { (0..rank).map(|i| axes[i].taps(&a[i]).swap_remove(chosen[i])).collect() };
+        let taps = |a: &[Ex]| -> Vec<[Ex; 3]> {
+            (0..rank).map(|i| axes[i].taps(&a[i], None).swap_remove(chosen[i])).collect()
+        };
         let at = g.map(positions, DType::I64, &place, |s, a| {
-            let int = |n: u64| s.constant(Scalar::i64(n as i64));
-            taps(a).iter().zip(axes).fold(s.coord(0), |at, (tap, axis)| at * int(axis.extent) + &tap[0])
+            let int = |n: i64| s.constant(Scalar::i64(n));
+            taps(a).iter().zip(axes).fold(s.coord(0), |at, (tap, axis)| at * int(axis.extent.fixed()) + &tap[0])
         });
         let weight = g.map(positions, wide, &place, |_, a| {
             let weight = |[_, inside, weight]: &[Ex; 3], axis: &SampledAxis| match axis.outside {

@@ -1,7 +1,7 @@
 //! One sampled axis of an operand: the elements and weights that a position is interpolated from.
 
-use tensorc_ir::DType;
 use tensorc_ir::scalar::Ex;
+use tensorc_ir::{DType, Extent};
 
 /// How a position between elements is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Outside {
 /// One axis that is sampled.
 #[derive(Clone, Copy)]
 pub struct SampledAxis {
-    pub extent: u64,
+    pub extent: Extent,
     pub interpolation: Interpolation,
     pub outside: Outside,
     /// Whether the borders are the centres of the outermost elements, or their edges.
@@ -31,9 +31,9 @@ pub struct SampledAxis {
 
 impl SampledAxis {
     /// Interpolated between neighbours, with zeros around the operand.
-    pub fn linear(extent: u64) -> SampledAxis {
+    pub fn linear(extent: impl Into<Extent>) -> SampledAxis {
         let (interpolation, outside) = (Interpolation::Linear, Outside::Zeros);
-        SampledAxis { extent, interpolation, outside, align_corners: true }
+        SampledAxis { extent: extent.into(), interpolation, outside, align_corners: true }
     }
 
     /// How many elements a sample is interpolated from.
@@ -45,34 +45,42 @@ impl SampledAxis {
         }
     }
 
-    fn borders(&self) -> (f64, f64) {
-        let n = self.extent as f64;
-        if self.align_corners { (0.0, n - 1.0) } else { (-0.5, n - 0.5) }
+    /// The extent less a number, of the type of `x`: a constant, or computed from `size`, the extent.
+    fn less(&self, x: &Ex, size: Option<&Ex>, by: f64) -> Ex {
+        let known = || x.lit(self.extent.fixed() as f64 - by);
+        size.map_or_else(known, |size| size - x.lit(by))
+    }
+
+    /// Where the axis begins and ends.
+    fn borders(&self, x: &Ex, size: Option<&Ex>) -> [Ex; 2] {
+        let (low, by) = if self.align_corners { (0.0, 1.0) } else { (-0.5, 0.5) };
+        [x.lit(low), self.less(x, size, by)]
     }
 
     /// Mirrors at the borders until inside.
-    fn reflect(&self, x: &Ex) -> Ex {
-        let (lo, hi) = self.borders();
-        let range = hi - lo;
-        if range <= 0.0 {
-            return x.lit(lo);
+    fn reflect(&self, x: &Ex, size: Option<&Ex>) -> Ex {
+        let [low, high] = self.borders(x, size);
+        if self.align_corners && self.extent.is_surely_below(2) {
+            return low;
         }
-        let phase = (x - x.lit(lo)).abs() % (x.lit(2.0 * range));
-        let mirrored = x.lit(2.0 * range) - &phase;
-        phase.gt(&x.lit(range)).select(&mirrored, &phase) + x.lit(lo)
+        let range = high - &low;
+        let twice = &range * x.lit(2.0);
+        let phase = (x - &low).abs() % &twice;
+        let mirrored = twice - &phase;
+        phase.gt(&range).select(&mirrored, &phase) + low
     }
 
-    /// Position, validity and weight of every element that takes part, for a position `x` on the
-    /// axis.
-    pub fn taps(&self, x: &Ex) -> Vec<[Ex; 3]> {
-        let (lo, hi) = self.borders();
-        let last = self.extent as f64 - 1.0;
+    /// Position, validity and weight of every element that takes part, for a position `x` on the axis. `size` is the extent, of
+    /// the same type, where it depends on symbols.
+    pub fn taps(&self, x: &Ex, size: Option<&Ex>) -> Vec<[Ex; 3]> {
+        let [low, high] = self.borders(x, size);
+        let last = self.less(x, size, 1.0);
         let x = if self.interpolation == Interpolation::Nearest { x.round() } else { x.clone() };
-        let beyond = x.lt(&x.lit(lo)) | x.gt(&x.lit(hi));
+        let beyond = x.lt(&low) | x.gt(&high);
         let x = match self.outside {
             Outside::Zeros => x,
-            Outside::Border => beyond.select(&x.max(&x.lit(0.0)).min(&x.lit(last)), &x),
-            Outside::Reflection => beyond.select(&self.reflect(&x), &x),
+            Outside::Border => beyond.select(&x.max(&x.lit(0.0)).min(&last), &x),
+            Outside::Reflection => beyond.select(&self.reflect(&x, size), &x),
         };
         let base = x.floor();
         let t = &x - &base;
@@ -85,9 +93,9 @@ impl SampledAxis {
         };
         let tap = |(offset, weight): (f64, Ex)| {
             let at = &base + base.lit(offset);
-            let inside = at.ge(&at.lit(0.0)) & at.le(&at.lit(last));
-            let at = if self.outside == Outside::Reflection { self.reflect(&at).trunc() } else { at };
-            [at.max(&at.lit(0.0)).min(&at.lit(last)).cast(DType::I64), inside, weight]
+            let inside = at.ge(&at.lit(0.0)) & at.le(&last);
+            let at = if self.outside == Outside::Reflection { self.reflect(&at, size).trunc() } else { at };
+            [at.max(&at.lit(0.0)).min(&last).cast(DType::I64), inside, weight]
         };
         weights.into_iter().map(tap).collect()
     }

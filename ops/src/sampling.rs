@@ -18,9 +18,16 @@ pub struct Tap<'k> {
 }
 
 fn axis_taps<'k>(k: &'k KernelScope, axis: &SampledAxis, x: KernelValue<'k>) -> Vec<Tap<'k>> {
-    let values = k.eval_all(&[x.dtype()], &[x], |a| axis.taps(&a[0]).into_iter().flatten().collect());
+    let args: Vec<_> = [x].into_iter().chain(open_size(k, axis.extent, x.dtype())).collect();
+    let types = vec![x.dtype(); args.len()];
+    let values = k.eval_all(&types, &args, |a| axis.taps(&a[0], a.get(1)).into_iter().flatten().collect());
     let tap = |v: &[KernelValue<'k>]| Tap { at: v[0].position(axis.extent), inside: v[1], weight: v[2] };
     values.chunks_exact(3).map(tap).collect()
+}
+
+/// An extent that depends on symbols, as a float.
+fn open_size(k: &KernelScope, n: Extent, dtype: DType) -> Option<KernelValue<'_>> {
+    n.known().is_none().then(|| k.position(&Index::constant(n)).cast(dtype))
 }
 
 /// The weighted sum over all combinations of taps of `x[lead…, taps…]`, in the type arithmetic is done in.
@@ -76,10 +83,14 @@ fn grid_modes(params: &Params) -> Result<(Interpolation, Outside), OpError> {
     Ok((interpolation, outside))
 }
 
-/// A position in [-1, 1] in elements of an axis of extent `n`.
-fn unnormalized(g: &Ex, n: f64, align_corners: bool) -> Ex {
+/// A position in [-1, 1] in elements of an axis of the extent `n`, which is `size` where it depends on symbols.
+fn unnormalized(g: &Ex, n: Extent, size: Option<&Ex>, align_corners: bool) -> Ex {
+    let less = |by: f64| match size {
+        Some(size) => size - g.lit(by),
+        None => g.lit(n.fixed() as f64 - by),
+    };
     let shifted = g + g.lit(1.0);
-    if align_corners { shifted / g.lit(2.0) * g.lit(n - 1.0) } else { (shifted * g.lit(n) - g.lit(1.0)) / g.lit(2.0) }
+    if align_corners { shifted / g.lit(2.0) * less(1.0) } else { (shifted * less(0.0) - g.lit(1.0)) / g.lit(2.0) }
 }
 
 /// [`grid_sample`] by gathers.
@@ -92,10 +103,10 @@ fn gathered_samples<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g
     let place = [&out.dims[..1], &out.dims[2..]].concat();
     let position = |i: usize| {
         let column = grid.slice(place.len(), (rank - 1 - i) as u64, 1).reshape(&place);
-        let n = dims[2 + i] as f64;
-        g.map(&[column], wide, &place, |_, a| unnormalized(&a[0].cast(wide), n, align_corners))
+        let n = dims[2 + i].into();
+        g.map(&[column], wide, &place, |_, a| unnormalized(&a[0].cast(wide), n, None, align_corners))
     };
-    let axis = |&extent: &u64| SampledAxis { extent, interpolation, outside, align_corners };
+    let axis = |&extent: &u64| SampledAxis { extent: extent.into(), interpolation, outside, align_corners };
     let axes: Vec<_> = dims[2..].iter().map(axis).collect();
     let positions: Vec<_> = (0..rank).map(position).collect();
     Ok(crate::resample::gathered(x, &positions, &axes)?.convert(out.dtype))
@@ -111,15 +122,16 @@ fn grid_sample() -> OpDef {
         let k = &KernelScope::new("grid_sample");
         let [source, grid] = k.inputs(["x", "grid"], [x, grid]);
         let result = k.output("out", out);
-        let axis = |i: usize| SampledAxis { extent: x.dims[2 + i], interpolation, outside, align_corners };
+        let axis = |i: usize| SampledAxis { extent: x.dims.at(2 + i), interpolation, outside, align_corners };
         // The taps at a place of an image's result.
         let taps = |image: &Index, place: &[Index]| -> Vec<Vec<Tap<'_>>> {
             let sample = |i: usize| {
                 // The grid names the innermost axis first.
                 let last = Index::constant((rank - 1 - i) as i64);
                 let at = [std::slice::from_ref(image), place, &[last]].concat();
-                let extent = x.dims[2 + i] as f64;
-                let [position] = k.eval(&[grid.get_as(&at, wide)], |a| [unnormalized(&a[0], extent, align_corners)]);
+                let n = x.dims.at(2 + i);
+                let args: Vec<_> = [grid.get_as(&at, wide)].into_iter().chain(open_size(k, n, wide)).collect();
+                let [position] = k.eval(&args, |a| [unnormalized(&a[0], n, a.get(1), align_corners)]);
                 axis_taps(k, &axis(i), position)
             };
             (0..rank).map(sample).collect()
@@ -147,7 +159,7 @@ fn grid_sample() -> OpDef {
         k.prim()
     });
     let infer = shape_rule(|cx| {
-        let (Some(x), Some(grid)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        let (Some(x), Some(grid)) = (cx.open_dims(0), cx.open_dims(1)) else { return Ok(()) };
         if x.len() < 3 || grid.len() != x.len() {
             return Err(OpError(format!(
                 "operand `grid`: expected rank {}, found rank {}",

@@ -163,6 +163,15 @@ const CASES: &[Case] = &[
         below: 2,
     },
     Case {
+        name: "samples between elements",
+        text: "graph @main(%x: f32[?m, 3, ?n, ?p], %g: f32[?m, 4, ?p, 2]) {
+  %a = grid_sample(%x, %g)
+  %b = grid_sample(%x, %g) {mode = \"cubic\", padding_mode = \"reflection\", align_corners = true}
+  return %a, %b
+}",
+        below: 1,
+    },
+    Case {
         name: "positions as bits",
         text: "graph @main(%i: i64[?n], %v: f32[2], %a: f32[?n, 5], %b: f32[?m, 5]) {
   %depth = const i64[] [7]
