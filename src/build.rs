@@ -206,7 +206,8 @@ impl BuildModel {
         let artifact = aot::compile(&model, &request).map_err(fail)?;
         let put = |file: String, bytes: &[u8]| {
             let path = out_dir.join(file);
-            std::fs::write(&path, bytes).map_err(|source| BuildError::Write { path: path.clone(), source })?;
+            let written = crate::write_file(&path, bytes);
+            written.map_err(|error| BuildError::Write { path: path.clone(), source: error.source })?;
             Ok::<_, BuildError>(path)
         };
         let name = &self.name;

@@ -98,6 +98,7 @@ pub use tensorc_abi as abi;
 pub use tensorc_abi::DType;
 pub use tensorc_codegen::isa::Isa;
 pub use tensorc_codegen::jit::Backend;
+pub use tensorc_frontend::file::write_file;
 pub use tensorc_frontend::onnx::{MapKeys, Replacements};
 pub use tensorc_ir as ir;
 pub use tensorc_ir::graph::Graph;

@@ -7,7 +7,7 @@ use tensorc::inspect::Inspection;
 
 use super::args::{CompileArgs, ModelArgs};
 use super::failure::CliFailure;
-use super::output::print;
+use super::output::{print, write_text};
 use super::{arrays, artifact};
 
 #[derive(Args)]
@@ -46,7 +46,7 @@ pub fn run(args: &InspectArgs) -> Result<(), CliFailure> {
     })?;
     super::progress::clear();
     if let Some(path) = &args.memory {
-        std::fs::write(path, inspection.memory_drawing()).map_err(|e| format!("{}: {e}", path.display()))?;
+        write_text(path, &inspection.memory_drawing())?;
     }
     match args.json {
         true => print(&format!("{}\n", inspection.json())),

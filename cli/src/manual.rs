@@ -1,7 +1,7 @@
 //! `tensorc completions` and `tensorc man`: what shells and `man` read, made of the command line's own description.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::builder::Resettable;
 use clap::{Args, Command};
@@ -10,7 +10,7 @@ use clap_mangen::Man;
 
 use super::failure::CliFailure;
 use super::help;
-use super::output::print;
+use super::output::{print, write_text};
 
 #[derive(Args)]
 pub struct CompletionsArgs {
@@ -36,12 +36,11 @@ pub fn man(args: &ManArgs) -> Result<(), CliFailure> {
     let Some(folder) = &args.folder else {
         return print(&pages.into_iter().next().map(|(_, text)| text).unwrap_or_default());
     };
-    let named = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
-    fs::create_dir_all(folder).map_err(|e| named(folder, e))?;
+    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut written = String::new();
     for (name, text) in pages {
         let path = folder.join(name);
-        fs::write(&path, text).map_err(|e| named(&path, e))?;
+        write_text(&path, &text)?;
         written += &format!("{}\n", path.display());
     }
     print(&written)

@@ -30,7 +30,7 @@ use super::args::{CompileArgs, kept_nodes_exist, text_of};
 use super::arrays;
 use super::code::DumpForm;
 use super::failure::{CliFailure, Usage};
-use super::output::print;
+use super::output::{print, write_text};
 use super::values::Comparison;
 
 #[derive(Args)]
@@ -334,15 +334,12 @@ impl OptJob<'_> {
                 _ => form.text(&module.kernels, args.compile.backend()?, self.target).map_err(named)?,
             };
             return match &args.output {
-                Some(path) => Ok(std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?),
+                Some(path) => write_text(path, &text),
                 None => print(&text),
             };
         }
         match &args.output {
-            Some(path) => {
-                let write = std::fs::write(path, print_module(&module, &PrintOptions::exact()));
-                Ok(write.map_err(|e| format!("{}: {e}", path.display()))?)
-            }
+            Some(path) => write_text(path, &print_module(&module, &PrintOptions::exact())),
             None => print(&print_module(&module, &PrintOptions { elide: !args.full, ..PrintOptions::default() })),
         }
     }

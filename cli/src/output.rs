@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::Path;
 
 use tensorc::Compiler;
 
@@ -32,4 +33,12 @@ pub fn emphasised(word: &str) -> String {
         true => format!("\u{1b}[1;36m{word}\u{1b}[0m"),
         false => word.to_owned(),
     }
+}
+
+/// Writes a text to a file, as a whole or not at all.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_text(path: &Path, text: &str) -> Result<(), CliFailure> {
+    Ok(tensorc::write_file(path, text.as_bytes()).map_err(|error| format!("{}: {}", path.display(), error.source))?)
 }

@@ -106,6 +106,6 @@ fn extract(records: &RecordSet, number: usize, output: &std::path::Path) -> Resu
     records.read(number, &mut payload)?;
     let image = ImageRecord::unpack(&payload).ok().filter(|record| dimensions(record.image).is_ok());
     let bytes = image.map_or(&payload[..], |record| record.image);
-    std::fs::write(output, bytes).map_err(|e| DataError::io(output, e))?;
+    tensorc::write_file(output, bytes).map_err(|e| DataError::io(output, e.source))?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use tensorc::{Compiler, Error};
 use super::args::{CompileArgs, InputArgs};
 use super::arrays::borrowed;
 use super::failure::CliFailure;
-use super::output::print;
+use super::output::{print, write_text};
 
 #[derive(Args)]
 pub struct ReportArgs {
@@ -61,7 +61,7 @@ pub fn run(args: &ReportArgs) -> Result<(), CliFailure> {
 
 /// Writes the page.
 pub fn write(path: &Path, report: &ModelReport) -> Result<(), CliFailure> {
-    Ok(std::fs::write(path, report.html()).map_err(|e| format!("{}: {e}", path.display()))?)
+    write_text(path, &report.html())
 }
 
 /// A model that is not supported has a page, too. The failure is what ends the command.

@@ -64,6 +64,19 @@ pub fn replace_file<E: From<FileError>>(
     Ok(())
 }
 
+/// Writes bytes to a path. A regular file appears as a whole or not at all ([`replace_file`]); a pipe or a device is written to as it
+/// is.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let failed = |source| FileError { action: "write", path: path.to_owned(), source };
+    match std::fs::metadata(path) {
+        Ok(old) if !old.is_file() => std::fs::write(path, bytes).map_err(failed),
+        _ => replace_file(path, |out| out.write_all(bytes).map_err(failed)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +117,18 @@ mod tests {
         assert_eq!(result.unwrap_err().source.kind(), std::io::ErrorKind::StorageFull);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
         assert_eq!(names(folder.path()), ["a.params"]);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn devices_are_written_to_as_they_are() {
+        write_file(Path::new("/dev/null"), b"text").unwrap();
+        let full = write_file(Path::new("/dev/full"), b"text").unwrap_err();
+        assert_eq!(full.source.kind(), std::io::ErrorKind::StorageFull);
+        let folder = tempfile::tempdir().unwrap();
+        assert!(write_file(folder.path(), b"text").is_err());
+        write_file(&folder.path().join("a.html"), b"text").unwrap();
+        assert_eq!(names(folder.path()), ["a.html"]);
     }
 
     #[test]

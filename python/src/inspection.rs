@@ -53,7 +53,8 @@ pub fn report(
         let inputs = random_inputs(&model, &with_extents(model.graph(), &shapes)?)?;
         let inputs: Vec<Tensor> = inputs.into_iter().map(|(_, tensor)| tensor).collect();
         let page = ModelReport::of(&model, &inputs, &ReportRequest { repeat })?.html();
-        std::fs::write(&path, page).map_err(|source| Error::Write { path: path.clone(), source })
+        let written = tensorc::write_file(&path, page.as_bytes());
+        written.map_err(|error| Error::Write { path: path.clone(), source: error.source })
     };
     signals::interruptible(py, work)?.map_err(|error: Error| errors::raised(py, &error))
 }

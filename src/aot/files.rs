@@ -62,9 +62,9 @@ impl Artifact {
 /// # Errors
 /// It cannot be written.
 pub fn write_file(path: PathBuf, bytes: &[u8]) -> Result<PathBuf, Error> {
-    match std::fs::write(&path, bytes) {
+    match crate::write_file(&path, bytes) {
         Ok(()) => Ok(path),
-        Err(source) => Err(LinkError::File { path, source }.into()),
+        Err(error) => Err(LinkError::File { path, source: error.source }.into()),
     }
 }
 

@@ -108,13 +108,16 @@ pub fn link(
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(LinkError::Failed { linker: program, message });
     }
+    let mut bytes = std::fs::read(&made).map_err(file(&made))?;
     if product != LinkOutput::StaticLibrary {
-        let mut bytes = std::fs::read(&made).map_err(file(&made))?;
         seal::close(&mut bytes);
-        // Written in place, so that a program stays executable.
-        std::fs::write(&made, bytes).map_err(file(&made))?;
     }
-    std::fs::copy(&made, out).map_err(file(out))?;
+    crate::write_file(out, &bytes).map_err(|error| file(out)(error.source))?;
+    // A program is executable; a device stays what it is.
+    if out.is_file() {
+        let permissions = std::fs::metadata(&made).map_err(file(&made))?.permissions();
+        std::fs::set_permissions(out, permissions).map_err(file(out))?;
+    }
     Ok(())
 }
 
