@@ -22,7 +22,7 @@ use crate::outputs::Output;
 use crate::part_code::{RunCode, copy, owned};
 use crate::parts::Parts;
 use crate::session::Session;
-use crate::templates::OpenModel;
+use crate::templates::{EqualExtents, OpenModel};
 use crate::tensor::Tensor;
 use crate::texts::{ModelTexts, TextCalls};
 
@@ -155,10 +155,10 @@ impl Model {
         if hosted { branches.hosted_graph(&self.compiler).ok() } else { None }
     }
 
-    /// The next part as it is compiled for what is known and for many other numbers.
+    /// The next part as it is compiled for what is known and for all other numbers in ranges.
     pub(crate) fn open_part(&self, facts: &Facts, report: &mut Report) -> Option<Arc<OpenModel>> {
         let is_one = !self.has_lists() && self.refuse_text_operators().is_ok();
-        is_one.then(|| self.parts.open(&self.compiler, facts, report))?
+        is_one.then(|| self.parts.open(&self.compiler, facts, EqualExtents::Fixed, report))?
     }
 
     /// What is compiled, for the given values of some inputs.

@@ -20,7 +20,7 @@ use crate::host_flows::HostFlows;
 use crate::key::ProgramKey;
 use crate::part_code::{PartCode, RunCode};
 use crate::session::SessionCode;
-use crate::templates::{OpenModel, StateOwner, Templates};
+use crate::templates::{EqualExtents, OpenModel, StateOwner, Templates};
 use crate::tensor::Tensor;
 
 /// Parts after the first that are kept with the numbers of their shapes.
@@ -103,7 +103,7 @@ impl Parts {
 
     /// What is compiled for inputs of these types and many others, if that is all of the graph.
     pub fn whole(&self, compiler: &Compiler, types: &[DenseType], report: &mut Report) -> Option<Arc<OpenModel>> {
-        let model = self.open(compiler, &Facts::of_inputs(self.graph(), types), report)?;
+        let model = self.open(compiler, &Facts::of_inputs(self.graph(), types), EqualExtents::Tied, report)?;
         model.shape().is_last().then_some(model)
     }
 
@@ -130,14 +130,20 @@ impl Parts {
         }
         // A plan that holds for the examples need not hold for common extents.
         let common = facts.with_common_extents(self.graph());
-        if let Some(model) = self.open(compiler, &common, &mut Report::default()) {
+        if let Some(model) = self.open(compiler, &common, EqualExtents::Tied, &mut Report::default()) {
             model.prepare_for(compiler, &common.types);
         }
     }
 
     /// The next part as it is compiled for what is known and for many other numbers.
-    pub fn open(&self, compiler: &Compiler, facts: &Facts, report: &mut Report) -> Option<Arc<OpenModel>> {
-        self.templates.model(compiler, &self.source, facts, report).filter(|model| self.serves(model))
+    pub fn open(
+        &self,
+        compiler: &Compiler,
+        facts: &Facts,
+        equal: EqualExtents,
+        report: &mut Report,
+    ) -> Option<Arc<OpenModel>> {
+        self.templates.model(compiler, &self.source, facts, equal, report).filter(|model| self.serves(model))
     }
 
     /// Whether a part can be run: those that follow it are made from a graph for all types.
@@ -205,7 +211,7 @@ impl Parts {
 
     /// The next part as it is compiled for what is known and for many other numbers, if it can be.
     fn compile_open(&self, compiler: &Compiler, facts: &Facts, report: &mut Report) -> Option<CompiledPart> {
-        let model = self.open(compiler, facts, report)?;
+        let model = self.open(compiler, facts, EqualExtents::Tied, report)?;
         let code = model.code(compiler, &facts.types, self.states, report)?.ok()?;
         Some(CompiledPart { code, shape: model.shape().clone() })
     }

@@ -44,6 +44,15 @@ pub(crate) enum StateOwner {
     Caller,
 }
 
+/// What becomes of extents that a shape demands to be equal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EqualExtents {
+    /// They are one symbol.
+    Tied,
+    /// They are numbers: ranges of extents do not tell which of them are equal.
+    Fixed,
+}
+
 /// The templates of the parts of a model.
 pub(crate) struct Templates(ProgramCache<Made>);
 
@@ -277,6 +286,7 @@ impl Templates {
         compiler: &Compiler,
         source: &PartSource,
         facts: &Facts,
+        equal: EqualExtents,
         report: &mut Report,
     ) -> Option<Arc<OpenModel>> {
         let mut work = Work::new(compiler, source, facts, report)?;
@@ -286,12 +296,14 @@ impl Templates {
                 Made::Whole(model) if model.admits(&facts.types) => return Some(model),
                 Made::Whole(model) => match model.template.refused(&facts.types)? {
                     // No number alone: what was told apart by the examples may be equal.
-                    none if none.is_empty() => restricted.tie(model.template.alike(&facts.types)),
+                    none if none.is_empty() && equal == EqualExtents::Tied => {
+                        restricted.tie(model.template.alike(&facts.types))
+                    }
                     places => restricted.fix(places),
                 },
                 Made::Needs(places) => restricted.fix(places.iter().copied()),
                 Made::Refused(refused) => {
-                    restricted = work.needed(&refused)?;
+                    restricted = work.needed(&refused, equal)?;
                     true
                 }
                 Made::Not => restricted.fix_tied(),
@@ -466,7 +478,7 @@ impl<'a> Work<'a> {
 
     /// What inference needs, because it does not admit the numbers of examples: equal numbers, or those of the shape. `None` if it needs
     /// all.
-    fn needed(&mut self, refused: &Refused) -> Option<Restrictions> {
+    fn needed(&mut self, refused: &Refused, equal: EqualExtents) -> Option<Restrictions> {
         let types = &self.facts.types;
         let mut typed = lock(&refused.typed);
         let unlike = |template: &Template| {
@@ -489,8 +501,10 @@ impl<'a> Work<'a> {
         let of_kinds: Vec<Place> = tied.iter().flat_map(|(place, first)| [*place, *first]).collect();
         let (mut needed, alone) = (Restrictions::default(), unlike.iter().filter(|place| !of_kinds.contains(place)));
         needed.fix(alone.copied());
-        let is_less = needed.fixed().len() < refused.examples.len() && !unlike.is_empty();
         needed.tie(tied);
-        is_less.then_some(needed)
+        if equal == EqualExtents::Fixed {
+            needed.fix_tied();
+        }
+        (!needed.is_empty() && needed.fixed().len() < refused.examples.len()).then_some(needed)
     }
 }

@@ -234,7 +234,7 @@ fn one_plan_is_made_for_all_extents() {
 }
 
 /// Operators that some candidate with open extents fits. Raise the number when candidates are added, never lower it.
-const COVERED: usize = 435;
+const COVERED: usize = 439;
 
 /// Candidates of an operator that are tried, and extents for each.
 const CANDIDATES: usize = 4;
