@@ -443,8 +443,8 @@ impl<'a> Work<'a> {
         Some(shape)
     }
 
-    /// What makes type inference succeed, where it fails for the examples, and numbers for it: those of the axes that must differ from
-    /// the examples. `None` if the search finds nothing.
+    /// Restrictions with which type inference succeeds where it fails for the examples, and numbers that satisfy them. `None` if the
+    /// search finds none.
     fn guessed(&mut self, refused: &Refused) -> Option<(Restrictions, Vec<(Place, u64)>)> {
         let mut restricted = Restrictions::default();
         let mut found: Vec<(Place, u64)> = vec![];
@@ -476,8 +476,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// What inference needs, because it does not admit the numbers of examples: equal numbers, or those of the shape. `None` if it needs
-    /// all.
+    /// The restrictions with which type inference accepts this shape, where it refuses the examples. `None` if no symbol would be left.
     fn needed(&mut self, refused: &Refused, equal: EqualExtents) -> Option<Restrictions> {
         let types = &self.facts.types;
         let mut typed = lock(&refused.typed);

@@ -12,7 +12,7 @@ use tensorc::{Compiler, Tensor};
 use crate::compare::{data, tensor};
 use crate::operators::{caught, nearly_same};
 
-/// Extents that vectors, blocks and special cases divide in different ways, largest first.
+/// Extents around vector widths and block sizes, primes, and the special cases 0 and 1.
 const EXTENTS: [u64; 15] = [129, 33, 17, 128, 5, 2, 32, 16, 97, 31, 3, 15, 127, 1, 0];
 /// Most elements of the inputs together. Sums of more differ by their order.
 const MOST_ELEMENTS: u64 = 4_000;
@@ -57,7 +57,7 @@ fn inferred(mut graph: Graph, registry: &Registry) -> Option<Graph> {
 }
 
 impl Opened {
-    /// `None` if the graph is not made of operators alone, or takes no other extents than those of the examples.
+    /// Opens a graph. `None` if it has nodes other than operators, or if each of its extents must have one number.
     pub fn of(graph: &Graph, examples: &[TensorData], registry: &Registry) -> Option<Opened> {
         let simple = |id| matches!(graph.node(id).kind, NodeKind::Op(_) | NodeKind::Input | NodeKind::Const(_));
         if !graph.node_ids().into_iter().all(simple) {

@@ -1,5 +1,5 @@
-//! Operators for many shapes: results are those of the reference interpreter for all extents, and one plan serves them where it is said
-//! to. `TENSORC_OPERATORS_ONLY` selects operators by a part of their names.
+//! Operators with open extents. The results for many extents are compared with the reference interpreter. The cases in this file
+//! also have one plan for all extents. `TENSORC_OPERATORS_ONLY` selects operators by a part of their names.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;

@@ -2,7 +2,8 @@
 
 use super::Place;
 
-/// Which open numbers of a template are not symbols of their own. With every one, the template holds for fewer shapes.
+/// The open numbers of a template that are not symbols: known numbers, and numbers equal to another one. Each makes the template hold for
+/// fewer shapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restrictions {
     fixed: Vec<Place>,
@@ -10,12 +11,12 @@ pub struct Restrictions {
 }
 
 impl Restrictions {
-    /// Places whose numbers are those of given types, ascending.
+    /// The places with known numbers, which the types of the request give; ascending.
     pub fn fixed(&self) -> &[Place] {
         &self.fixed
     }
 
-    /// Places whose numbers equal that of an earlier place, which is a symbol; with that place, ascending.
+    /// Pairs of places with equal numbers: the second place is the earlier one, and a symbol. Ascending.
     pub fn tied(&self) -> &[(Place, Place)] {
         &self.tied
     }

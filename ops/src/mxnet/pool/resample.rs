@@ -73,7 +73,7 @@ fn images(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> Result<(), OpError> {
     cx.set_output_dims(0, [x[0], x[1], size[0], size[1]])
 }
 
-/// As [`images`], whose elements lie between those of the operand.
+/// As [`images`]; an axis without elements is refused, since nothing can be interpolated.
 fn interpolated(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> Result<(), OpError> {
     let x = ranked(cx, 0, 4)?;
     for (axis, n) in [(2, size[0]), (3, size[1])] {
