@@ -228,12 +228,9 @@ impl<'g> GraphScope<'g> {
         }
         self.map(&operands, dtype, dims, |s, a| {
             let (a, open) = a.split_at(inputs.len());
-            let mut next = 0..;
-            let of = |n: Extent| match n.known() {
-                Some(n) => s.constant(Scalar::i64(n)),
-                None => open[next.next().unwrap_or_default()].clone(),
-            };
-            let extents: Vec<Ex> = extents.all().map(of).collect();
+            let mut open = open.iter().cloned();
+            let known = |n: i64| s.constant(Scalar::i64(n));
+            let extents: Vec<Ex> = extents.all().filter_map(|n| n.known().map(known).or_else(|| open.next())).collect();
             f(s, a, &extents)
         })
     }

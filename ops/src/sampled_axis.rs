@@ -57,6 +57,15 @@ impl SampledAxis {
         [x.lit(low), self.less(x, size, by)]
     }
 
+    /// A position in [-1, 1] in elements of the axis. `size` as in [`SampledAxis::taps`].
+    pub fn unnormalized(&self, g: &Ex, size: Option<&Ex>) -> Ex {
+        let (shifted, two) = (g + g.lit(1.0), g.lit(2.0));
+        match self.align_corners {
+            true => shifted / two * self.less(g, size, 1.0),
+            false => (shifted * self.less(g, size, 0.0) - g.lit(1.0)) / two,
+        }
+    }
+
     /// Mirrors at the borders until inside.
     fn reflect(&self, x: &Ex, size: Option<&Ex>) -> Ex {
         let [low, high] = self.borders(x, size);

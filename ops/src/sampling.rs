@@ -83,16 +83,6 @@ fn grid_modes(params: &Params) -> Result<(Interpolation, Outside), OpError> {
     Ok((interpolation, outside))
 }
 
-/// A position in [-1, 1] in elements of an axis of the extent `n`, which is `size` where it depends on symbols.
-fn unnormalized(g: &Ex, n: Extent, size: Option<&Ex>, align_corners: bool) -> Ex {
-    let less = |by: f64| match size {
-        Some(size) => size - g.lit(by),
-        None => g.lit(n.fixed() as f64 - by),
-    };
-    let shifted = g + g.lit(1.0);
-    if align_corners { shifted / g.lit(2.0) * less(1.0) } else { (shifted * less(0.0) - g.lit(1.0)) / g.lit(2.0) }
-}
-
 /// [`grid_sample`] by gathers.
 fn gathered_samples<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let ([x, grid], out) = (g.operands(), &cx.outputs[0]);
@@ -101,13 +91,12 @@ fn gathered_samples<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g
     let dims = x.dims()?;
     let (rank, wide) = (dims.len() - 2, compute_type(out.dtype));
     let place = [&out.dims[..1], &out.dims[2..]].concat();
-    let position = |i: usize| {
-        let column = grid.slice(place.len(), (rank - 1 - i) as u64, 1).reshape(&place);
-        let n = dims[2 + i].into();
-        g.map(&[column], wide, &place, |_, a| unnormalized(&a[0].cast(wide), n, None, align_corners))
-    };
     let axis = |&extent: &u64| SampledAxis { extent: extent.into(), interpolation, outside, align_corners };
     let axes: Vec<_> = dims[2..].iter().map(axis).collect();
+    let position = |i: usize| {
+        let column = grid.slice(place.len(), (rank - 1 - i) as u64, 1).reshape(&place);
+        g.map(&[column], wide, &place, |_, a| axes[i].unnormalized(&a[0].cast(wide), None))
+    };
     let positions: Vec<_> = (0..rank).map(position).collect();
     Ok(crate::resample::gathered(x, &positions, &axes)?.convert(out.dtype))
 }
@@ -129,10 +118,11 @@ fn grid_sample() -> OpDef {
                 // The grid names the innermost axis first.
                 let last = Index::constant((rank - 1 - i) as i64);
                 let at = [std::slice::from_ref(image), place, &[last]].concat();
-                let n = x.dims.at(2 + i);
-                let args: Vec<_> = [grid.get_as(&at, wide)].into_iter().chain(open_size(k, n, wide)).collect();
-                let [position] = k.eval(&args, |a| [unnormalized(&a[0], n, a.get(1), align_corners)]);
-                axis_taps(k, &axis(i), position)
+                let axis = axis(i);
+                let args: Vec<_> =
+                    [grid.get_as(&at, wide)].into_iter().chain(open_size(k, axis.extent, wide)).collect();
+                let [position] = k.eval(&args, |a| [axis.unnormalized(&a[0], a.get(1))]);
+                axis_taps(k, &axis, position)
             };
             (0..rank).map(sample).collect()
         };

@@ -29,6 +29,18 @@ pub fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
+/// Results for every second operator, beginning with the first and with the second, on a thread each. Operators come with their number.
+pub fn on_two_threads<R: Send>(ops: &[&OpRef], f: impl Fn(Vec<(usize, &OpRef)>) -> R + Sync) -> [R; 2] {
+    std::thread::scope(|scope| {
+        let half = |first| {
+            let ops = ops.iter().copied().enumerate().skip(first).step_by(2).collect();
+            let f = &f;
+            scope.spawn(move || f(ops))
+        };
+        [0, 1].map(half).map(|thread| thread.join().expect("a test fails by panicking"))
+    })
+}
+
 pub fn run(compiler: &Compiler, graph: &Graph, inputs: &[TensorData]) -> Result<Vec<TensorData>, String> {
     let model = compiler.model(graph.clone());
     let names: Vec<String> = model.inputs().into_iter().map(|(name, _)| name).collect();

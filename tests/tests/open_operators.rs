@@ -14,6 +14,7 @@ use tensorc_random::{candidates_of, element_types};
 use tensorc_tests::cache::visible;
 use tensorc_tests::compare::{Tolerance, compare, data, tensor};
 use tensorc_tests::opened::Opened;
+use tensorc_tests::operators::on_two_threads;
 
 use crate::support::backend::options;
 use crate::support::plan_counter;
@@ -241,7 +242,7 @@ const CANDIDATES: usize = 4;
 const CHOICES: usize = 10;
 
 /// Judges candidates of operators with open extents: how many operators had some that they take, and what failed.
-fn judged<'r>(ops: impl Iterator<Item = (usize, &'r OpRef)>) -> (usize, Vec<String>) {
+fn judged(ops: Vec<(usize, &OpRef)>) -> (usize, Vec<String>) {
     let mut options = Options { threads: Some(1), poison: true, ..options() };
     // Operands are drawn without regard to what operators demand of them.
     options.passes.clamp_indices = true;
@@ -278,14 +279,7 @@ fn every_operator_takes_other_extents() {
     let registry = tensorc_ops::registry().unwrap();
     let only = std::env::var("TENSORC_OPERATORS_ONLY").unwrap_or_default();
     let ops: Vec<&OpRef> = registry.iter().filter(|op| op.name.contains(&only)).collect();
-    let halves = std::thread::scope(|scope| {
-        let half = |first| {
-            let ops = ops.iter().copied().enumerate().skip(first).step_by(2);
-            scope.spawn(move || judged(ops))
-        };
-        [0, 1].map(half).map(|thread| thread.join().unwrap())
-    });
-    let [(left, mut failures), (right, others)] = halves;
+    let [(left, mut failures), (right, others)] = on_two_threads(&ops, judged);
     failures.extend(others);
     let covered = left + right;
     visible(&format!("operators for other extents: {covered} covered"));

@@ -11,7 +11,7 @@ use tensorc_ir::op::{Compute, OpRef, Registry, TypeRule};
 use tensorc_nd::{Runtime, RuntimeOptions};
 use tensorc_random::{candidates, element_types, elementwise};
 use tensorc_tests::cache::visible;
-use tensorc_tests::operators::{Verdict, has_defined_bits, judge, nearly_same, run};
+use tensorc_tests::operators::{Verdict, has_defined_bits, judge, nearly_same, on_two_threads, run};
 
 use crate::support::backend::options;
 
@@ -72,14 +72,7 @@ fn compiled_operators_agree_with_the_interpreter() {
     let only = std::env::var("TENSORC_OPERATORS_ONLY").unwrap_or_default();
     let ops: Vec<&OpRef> = registry.iter().filter(|op| op.name.contains(&only)).collect();
     // The longest test of all: on two threads.
-    let halves = std::thread::scope(|scope| {
-        let half = |first| {
-            let ops = ops.iter().copied().skip(first).step_by(2);
-            let registry = &registry;
-            scope.spawn(move || examine(registry, ops))
-        };
-        [0, 1].map(half).map(|thread| thread.join().unwrap())
-    });
+    let halves = on_two_threads(&ops, |half| examine(&registry, half.into_iter().map(|(_, op)| op)));
     let mut all = Examined::default();
     for half in halves {
         all.covered += half.covered;
