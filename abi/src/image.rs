@@ -18,7 +18,7 @@ pub use self::in_parts::{call, hosted, number, part, parts, result, value};
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 17 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 18 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -278,7 +278,8 @@ pub mod step {
     pub const NAME: usize = 1;
     /// First of its consecutive slots.
     pub const FIRST_SLOT: usize = 2;
-    /// Independent pieces of work; of a copy, bytes.
+    /// Independent pieces of work; of a copy, bytes. Of a library kernel, as the library of the writer divides the call: that of the
+    /// reader has its own division.
     pub const TASKS: usize = 3;
     /// Least number of tasks worth handing to a thread.
     pub const GRAIN: usize = 4;

@@ -250,7 +250,9 @@ impl Step {
                 let call = LibraryCall::resolve(record, kind.checked_sub(step::LIBRARY)? as usize, code)?;
                 let affinity = (call.routine.affinity)(&call.contraction, call.prologue.is_some());
                 let scratch = code.scratch(record[step::CALL] as usize, || call.scratch_bytes())?;
-                Step { affinity, scratch, ..of(Work::Library(call)) }
+                // The library of the writer may have divided the call otherwise.
+                let tasks = (call.routine.tasks)(&call.contraction);
+                Step { tasks, affinity, scratch, ..of(Work::Library(call)) }
             }
         })
     }

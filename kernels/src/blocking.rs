@@ -17,6 +17,9 @@ pub(crate) const KC: usize = 576;
 /// Elements of C in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 24 * 1024;
 
+/// Bytes of a line of the cache.
+pub(crate) const LINE: usize = 64;
+
 /// The next number of elements that fill whole cache lines: panels behind them in scratch are read a line at a
 /// time.
 pub(crate) fn whole_lines(elements: usize) -> usize {

@@ -8,7 +8,7 @@ use core::ops::Range;
 
 use tensorc_abi::{BatchedGemm, GemmElements};
 
-use crate::blocking::EvenSplit;
+use crate::blocking::{EvenSplit, LINE};
 use crate::epilogue::{EpilogueCall, SumBlock};
 use crate::gemm::{batch_index, batch_offset};
 use crate::grouped::GroupedTasks;
@@ -33,8 +33,6 @@ const EXCESS_SHARE: usize = 128;
 const QUADS_SHARE: usize = 512;
 /// How many times the terms of a product of f32 are computed in the same time.
 const SPEED: f64 = 4.0;
-/// Scratch is aligned for cache lines.
-const LINE: usize = 64;
 
 /// Whether rows of A are read where they lie.
 fn left_in_place(call: &BatchedGemm) -> bool {

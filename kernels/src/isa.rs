@@ -87,6 +87,18 @@ pub(crate) fn has_byte_products() -> bool {
     KNOWN.get(|| leaf().ecx & VNNI != 0 && leaf().ebx & VL != 0)
 }
 
+/// Whether the processor computes vectors of 512 bits in halves, beside [`Isa::Avx512`]: Zen 4. Others take as long for a half, and those
+/// of Intel longer where halves and whole vectors take turns.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn halves_are_cheaper() -> bool {
+    const AMD: [u32; 3] = [0x6874_7541, 0x6974_6e65, 0x444d_4163];
+    const ZEN_4: u32 = 0x19;
+    static KNOWN: Extension = Extension::new();
+    let (vendor, version) = (|| core::arch::x86_64::__cpuid(0), || core::arch::x86_64::__cpuid(1).eax);
+    let family = |version: u32| (version >> 8 & 0xf) + (version >> 20 & 0xff);
+    KNOWN.get(|| [vendor().ebx, vendor().edx, vendor().ecx] == AMD && family(version()) == ZEN_4)
+}
+
 /// Whether the processor permutes bytes (AVX-512 VBMI and BW), beside [`has_byte_products`].
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_byte_permutations() -> bool {

@@ -7,7 +7,7 @@ use core::ops::Range;
 use tensorc_abi::BatchedGemm;
 use tensorc_abi::library::GEMM_BATCH_RANK;
 
-use crate::blocking::EvenSplit;
+use crate::blocking::{EvenSplit, LINE};
 use crate::epilogue::EpilogueCall;
 use crate::gemm::{batch_index, batch_offset};
 use crate::grouped::GroupedTasks;
@@ -21,15 +21,13 @@ const PANELS: usize = 4;
 const DEPTH: usize = 8;
 /// How many times the terms of a product of f32 are computed in the same time.
 const SPEED: f64 = 2.0;
-/// Bytes of a line of the cache, by which copied rows lie apart beside their terms: rows that are apart by a power of two
-/// share the same few sets of the first-level cache.
-const LINE: usize = 64;
 
 fn tasks_of(call: &BatchedGemm) -> GroupedTasks {
     GroupedTasks::new(call, PAIR, SPEED)
 }
 
-/// Bytes from a copied row of A to the next.
+/// Bytes from a copied row of A to the next: a line of the cache more than its terms, as rows that are apart by a power of two
+/// share the same few sets of the first-level cache.
 fn row_bytes(schedule: &GroupedTasks) -> usize {
     (schedule.groups * size_of::<u32>()).next_multiple_of(LINE) + LINE
 }

@@ -14,7 +14,8 @@ HERE = pathlib.Path(__file__).parent
 # Name, extents of the input behind the batch, and what is kept: the library has the run-time library of its time.
 NETWORKS = [("planes", [3, 12, 12], "o"), ("blocks", [3, 16, 16], "o"), ("last", [17, 15, 3], "o"), ("scaled", [4], "so"),
             ("picked", [5], "o"), ("found", [6], "o"), ("hosted", [6], "o"), ("narrow", [4], "o"),
-            ("weights", [256], "o"), ("bytes", [4, 9, 7], "o"), ("depthwise", [20, 9, 8], "o")]
+            ("weights", [256], "o"), ("bytes", [4, 9, 7], "o"), ("depthwise", [20, 9, 8], "o"),
+            ("divided", [128, 12, 12], "o")]
 
 
 def npy(dims):

@@ -5,16 +5,15 @@
 //! sixteen pairs, then their sum to what there was; it flushes subnormal numbers to zero.
 
 use core::arch::asm;
-use core::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 
+use super::integer::Fetch;
 use super::{CHUNK, IntegerTile, LANES, NextRows, RegisterTile, TERMS, TILE_ROWS};
 
 /// Columns of two tiles.
 const COLS: usize = 2 * LANES;
-/// Bytes of a line of the cache.
-pub(super) const LINE: usize = 64;
 /// Bytes of a row of a tile.
 const ROW: usize = LANES * TERMS;
 
@@ -25,32 +24,6 @@ pub(super) enum TileOp {
     Bytes,
     /// Numbers of bf16, with sums in f32 in the place of i32.
     Rounded,
-}
-
-/// Lines that are fetched into the second-level cache while chunks are multiplied.
-struct Fetch {
-    next: *const u8,
-    left: usize,
-    of_chunk: usize,
-}
-
-impl Fetch {
-    fn new(t: &IntegerTile<'_>) -> Fetch {
-        let chunks = t.groups.div_ceil(CHUNK) * t.runs.len() * t.cols.div_ceil(COLS);
-        Fetch { next: t.ahead.0, left: t.ahead.1, of_chunk: t.ahead.1.div_ceil(chunks.max(1)) }
-    }
-
-    /// Fetches the lines of a chunk.
-    #[inline(always)]
-    fn chunk(&mut self) {
-        let lines = self.of_chunk.min(self.left);
-        for _ in 0..lines {
-            // SAFETY: any address may be fetched.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.next.cast()) };
-            self.next = self.next.wrapping_add(LINE);
-        }
-        self.left -= lines;
-    }
 }
 
 /// The shapes of tile registers, as `ldtilecfg` reads them.

@@ -13,6 +13,8 @@ pub(super) mod avx2;
 use tensorc_abi::BYTE_TERMS;
 
 use super::{IsaLevel, MR, Sums16};
+#[cfg(target_arch = "x86_64")]
+use crate::blocking::LINE;
 
 /// Columns of a [`IntegerTile`].
 pub(crate) const INTEGER_COLS: usize = 32;
@@ -51,7 +53,7 @@ pub(crate) struct IntegerTile<'a> {
     /// Whether the sum continues from what C holds instead of zero.
     pub continued: bool,
     /// What to fetch into the cache for later tiles: so many lines of it; the address need not be valid.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AMX"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AMX and AVX-512"))]
     pub ahead: (*const u8, usize),
     /// Whether A is signed and B unsigned, and not the other way round.
     pub left_signed: bool,
@@ -104,6 +106,35 @@ impl IntegerTile<'_> {
                 }
             })
         })
+    }
+}
+
+/// Lines that are fetched into the second-level cache while chunks are multiplied.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct Fetch {
+    next: *const u8,
+    left: usize,
+    of_chunk: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Fetch {
+    pub fn new(t: &IntegerTile<'_>) -> Fetch {
+        let chunks = t.groups.div_ceil(CHUNK) * t.runs.len() * t.cols.div_ceil(INTEGER_COLS);
+        Fetch { next: t.ahead.0, left: t.ahead.1, of_chunk: t.ahead.1.div_ceil(chunks.max(1)) }
+    }
+
+    /// Fetches the lines of a chunk.
+    #[inline(always)]
+    pub fn chunk(&mut self) {
+        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        let lines = self.of_chunk.min(self.left);
+        for _ in 0..lines {
+            // SAFETY: any address may be fetched.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.next.cast()) };
+            self.next = self.next.wrapping_add(LINE);
+        }
+        self.left -= lines;
     }
 }
 
@@ -186,8 +217,8 @@ pub(super) mod avx512 {
     use core::arch::x86_64::*;
 
     use super::super::{LANES, MR};
-    use super::{Chunk, IntegerTile, TERMS};
-    use crate::isa::has_byte_products;
+    use super::{Chunk, Fetch, IntegerTile, TERMS};
+    use crate::isa::{halves_are_cheaper, has_byte_products};
 
     /// # Safety
     /// As [`super::super::IsaLevel`].
@@ -201,17 +232,25 @@ pub(super) mod avx512 {
         }
     }
 
+    /// Behind whole vectors a tile has nothing, half a vector, or a single column.
+    const NOTHING: u8 = 0;
+    const HALF: u8 = 1;
+    const COLUMN: u8 = 2;
+
     /// # Safety
     /// As [`integer_tile`], with AVX-512 VNNI.
     #[target_feature(enable = "avx512f,avx512vl,avx512vnni")]
     unsafe fn dispatch(t: &IntegerTile<'_>) {
+        const BEHIND_ONE: usize = LANES + 1;
         // SAFETY: passed on from the caller.
         unsafe {
-            match t.cols.div_ceil(LANES / 2) {
-                0 | 1 => rows::<0, true>(t),
-                2 => rows::<1, false>(t),
-                3 => rows::<1, true>(t),
-                _ => rows::<2, false>(t),
+            match (t.cols, t.cols.div_ceil(LANES / 2)) {
+                (1, _) => rows::<0, COLUMN>(t),
+                (BEHIND_ONE, _) => rows::<1, COLUMN>(t),
+                (_, 0 | 1) if halves_are_cheaper() => rows::<0, HALF>(t),
+                (_, 3) if halves_are_cheaper() => rows::<1, HALF>(t),
+                (_, 0..=2) => rows::<1, NOTHING>(t),
+                _ => rows::<2, NOTHING>(t),
             }
         }
     }
@@ -219,18 +258,18 @@ pub(super) mod avx512 {
     /// # Safety
     /// As [`dispatch`], with the columns of [`block`].
     #[target_feature(enable = "avx512f,avx512vl,avx512vnni")]
-    unsafe fn rows<const WHOLE: usize, const HALF: bool>(t: &IntegerTile<'_>) {
+    unsafe fn rows<const WHOLE: usize, const BEHIND: u8>(t: &IntegerTile<'_>) {
         macro_rules! rows {
             ($($m:literal)*) => {
                 // SAFETY: passed on from the caller.
                 unsafe {
                     match (t.rows, t.left_signed) {
                         $(
-                            ($m, false) => block::<$m, WHOLE, HALF, false>(t),
-                            ($m, true) => block::<$m, WHOLE, HALF, true>(t),
+                            ($m, false) => block::<$m, WHOLE, BEHIND, false>(t),
+                            ($m, true) => block::<$m, WHOLE, BEHIND, true>(t),
                         )*
-                        (_, false) => block::<MR, WHOLE, HALF, false>(t),
-                        (_, true) => block::<MR, WHOLE, HALF, true>(t),
+                        (_, false) => block::<MR, WHOLE, BEHIND, false>(t),
+                        (_, true) => block::<MR, WHOLE, BEHIND, true>(t),
                     }
                 }
             };
@@ -243,12 +282,22 @@ pub(super) mod avx512 {
         ((1u32 << cols.saturating_sub(first).min(LANES)) - 1) as u16
     }
 
-    /// The sums of `M` rows for `WHOLE` vectors of columns, and half a vector behind them if `HALF`.
+    /// Adds products of unsigned with signed bytes, of which the left ones are signed or the right ones.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn added<const LEFT_SIGNED: bool>(sum: __m512i, left: __m512i, right: __m512i) -> __m512i {
+        match LEFT_SIGNED {
+            false => _mm512_dpbusd_epi32(sum, left, right),
+            true => _mm512_dpbusd_epi32(sum, right, left),
+        }
+    }
+
+    /// The sums of `M` rows for `WHOLE` vectors of columns, and what is behind them. The lanes of a single column are groups of terms.
     ///
     /// # Safety
     /// As [`dispatch`], with `t.rows == M` and no more columns.
     #[target_feature(enable = "avx512f,avx512vl,avx512vnni")]
-    unsafe fn block<const M: usize, const WHOLE: usize, const HALF: bool, const LEFT_SIGNED: bool>(
+    unsafe fn block<const M: usize, const WHOLE: usize, const BEHIND: u8, const LEFT_SIGNED: bool>(
         t: &IntegerTile<'_>,
     ) {
         let masks: [u16; WHOLE] = core::array::from_fn(|v| lanes(t.cols, v * LANES));
@@ -256,31 +305,50 @@ pub(super) mod avx512 {
         let half_mask = lanes(t.cols, behind) as u8;
         let mut acc = [[_mm512_setzero_si512(); WHOLE]; M];
         let mut halves = [_mm256_setzero_si256(); M];
-        // SAFETY: lanes outside the tile are masked off in C; A and B are readable by the caller's contract.
+        let mut of_column = [_mm512_setzero_si512(); M];
+        let lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let steps = _mm512_mullo_epi32(lane, _mm512_set1_epi32((TERMS * t.b_step) as i32));
+        // SAFETY: lanes outside the tile are masked off in C, and groups that there are not in A and B, which are readable by the
+        // caller's contract.
         unsafe {
             for (i, (row, half)) in acc.iter_mut().zip(&mut halves).enumerate().filter(|_| t.continued) {
                 let c = t.c.offset(i as isize * t.ldc);
                 for (v, sum) in row.iter_mut().enumerate() {
                     *sum = _mm512_maskz_loadu_epi32(masks[v], c.wrapping_add(v * LANES));
                 }
-                if HALF {
-                    *half = _mm256_maskz_loadu_epi32(half_mask, c.wrapping_add(behind));
+                match BEHIND {
+                    HALF => *half = _mm256_maskz_loadu_epi32(half_mask, c.wrapping_add(behind)),
+                    COLUMN => of_column[i] = _mm512_maskz_set1_epi32(1, *c.wrapping_add(behind)),
+                    _ => {}
                 }
             }
+            let mut fetch = Fetch::new(t);
             for Chunk { groups, mut a, a_row, mut b } in t.chunks() {
+                fetch.chunk();
+                if BEHIND == COLUMN {
+                    let known = lanes(groups, 0);
+                    let from = b.wrapping_add(TERMS * behind).cast();
+                    let column = _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), known, steps, from);
+                    for (i, sum) in of_column.iter_mut().enumerate() {
+                        let row = _mm512_maskz_loadu_epi32(known, a.wrapping_offset(i as isize * a_row).cast());
+                        *sum = added::<LEFT_SIGNED>(*sum, row, column);
+                    }
+                }
+                if WHOLE == 0 && BEHIND == COLUMN {
+                    continue;
+                }
                 for _ in 0..groups {
                     let columns: [__m512i; WHOLE] = core::array::from_fn(|v| _mm512_loadu_si512(b.add(64 * v).cast()));
-                    let last =
-                        if HALF { _mm256_loadu_si256(b.add(TERMS * behind).cast()) } else { _mm256_setzero_si256() };
+                    let last = match BEHIND {
+                        HALF => _mm256_loadu_si256(b.add(TERMS * behind).cast()),
+                        _ => _mm256_setzero_si256(),
+                    };
                     for (i, (row, half)) in acc.iter_mut().zip(&mut halves).enumerate() {
                         let value = _mm512_set1_epi32(a.offset(i as isize * a_row).cast::<i32>().read_unaligned());
                         for (sum, column) in row.iter_mut().zip(columns) {
-                            *sum = match LEFT_SIGNED {
-                                false => _mm512_dpbusd_epi32(*sum, value, column),
-                                true => _mm512_dpbusd_epi32(*sum, column, value),
-                            };
+                            *sum = added::<LEFT_SIGNED>(*sum, value, column);
                         }
-                        if HALF {
+                        if BEHIND == HALF {
                             let value = _mm512_castsi512_si256(value);
                             *half = match LEFT_SIGNED {
                                 false => _mm256_dpbusd_epi32(*half, value, last),
@@ -297,8 +365,10 @@ pub(super) mod avx512 {
                 for (v, sum) in row.iter().enumerate() {
                     _mm512_mask_storeu_epi32(c.wrapping_add(v * LANES), masks[v], *sum);
                 }
-                if HALF {
-                    _mm256_mask_storeu_epi32(c.wrapping_add(behind), half_mask, half);
+                match BEHIND {
+                    HALF => _mm256_mask_storeu_epi32(c.wrapping_add(behind), half_mask, half),
+                    COLUMN => *c.wrapping_add(behind) = _mm512_reduce_add_epi32(of_column[i]),
+                    _ => {}
                 }
             }
         }

@@ -5,10 +5,12 @@ use core::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use super::{
     CHUNK, PAIR, TERMS,
-    amx::{LINE, TileOp, TileRegisters},
+    amx::{TileOp, TileRegisters},
 };
 use super::{INTEGER_COLS, IntegerTile, IsaLevel, NR, NextRows, RegisterTile, RoundedTile, TILE_ROWS};
 use crate::blocking::EvenSplit;
+#[cfg(target_arch = "x86_64")]
+use crate::blocking::LINE;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Isa;
 
@@ -72,12 +74,14 @@ impl Products {
         for (tile, column) in (0..t.cols).step_by(together).enumerate() {
             let cols = together.min(t.cols - column);
             let (b, c) = (t.b.wrapping_add(tile * t.b_tile), t.c.wrapping_add(column));
+            let none = (core::ptr::null(), 0);
+            let ahead = if tile == 0 { t.ahead } else { none };
             // SAFETY: passed on from the caller.
             unsafe {
-                self.level.integer_tile(&IntegerTile { b, c, cols, ..*t });
+                self.level.integer_tile(&IntegerTile { b, c, cols, ahead, ..*t });
                 if let Some(NextRows { a, a_chunk, rows }) = next {
                     let c = c.wrapping_offset(t.rows as isize * t.ldc);
-                    self.level.integer_tile(&IntegerTile { a, a_chunk, rows, b, c, cols, ..*t });
+                    self.level.integer_tile(&IntegerTile { a, a_chunk, rows, b, c, cols, ahead: none, ..*t });
                 }
             }
         }

@@ -17,9 +17,9 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ConvPass};
 
 use super::WindowShape;
-use crate::blocking::{EvenSplit, tasks_worth, whole_lines};
+use crate::blocking::{EvenSplit, LINE, tasks_worth, whole_lines};
 use crate::epilogue::{EpilogueCall, SumBlock};
-use crate::gemm::{TASK_FLOPS, TASKS};
+use crate::gemm::TASKS;
 use crate::isa_levels::{CHUNK, INTEGER_COLS, IntegerTile, IsaLevel, MR, NextRows, Products, TERMS};
 
 use depthwise::DepthwiseTasks;
@@ -29,10 +29,10 @@ use terms::FilterTerms;
 
 /// Most bytes of what a tile reads of the image, about: they stay in the second-level cache.
 const STAGED_BYTES: usize = 448 * 1024;
-/// The same for filters that are not packed. Artifacts made before version 1.17 have working memory and numbers of tasks for it.
+/// The same for filters that are not packed. Artifacts made before version 1.17 have working memory for it.
 const STAGED_BYTES_UNPACKED: usize = 192 * 1024;
-/// How many times the terms of a convolution of f32 are computed in the same time.
-const SPEED: f64 = 2.0;
+/// Operations that are worth a task of their own: some microseconds.
+const TASK_FLOPS: f64 = 2e6;
 
 /// Operands and result.
 pub(super) struct ByteTensors {
@@ -132,7 +132,7 @@ impl ByteTasks {
             row_blocks: EvenSplit::into(shape.output[0], 1),
         };
         tasks.row_blocks = tasks.blocks_of_rows();
-        let wanted = tasks_worth(call.flops() as f64 / (SPEED * TASK_FLOPS), TASKS);
+        let wanted = tasks_worth(call.flops() as f64 / TASK_FLOPS, TASKS);
         let others = tasks.shape.batch * tasks.row_blocks.parts();
         tasks.filter_blocks = EvenSplit::into(panels.parts(), wanted.div_ceil(others.max(1)));
         tasks
@@ -403,7 +403,11 @@ impl ByteWork<'_> {
         let (group, step, runs) = (panel.filters * TERMS, self.step(), self.runs());
         let filled = self.staging.t.staged == Staged::Panels;
         let b = self.columns(column);
+        // The next panel, while this one is read for the first time. Tile registers gain nothing by it.
+        let fetches = filled && column == 0 && self.products.panels_together() == 1;
+        let next_panel = panel.weights.wrapping_add(terms.packed_groups() * group).cast::<u8>();
         for groups in terms.parts() {
+            let lines = if fetches { groups.len() * group / LINE } else { 0 };
             let tile = IntegerTile {
                 runs,
                 groups: groups.len(),
@@ -421,7 +425,7 @@ impl ByteWork<'_> {
                 c,
                 ldc,
                 continued: groups.start > 0,
-                ahead: (core::ptr::null(), 0),
+                ahead: (next_panel.wrapping_add(groups.start * group), lines),
                 left_signed: true,
                 narrowed: panel.narrowed(),
             };
