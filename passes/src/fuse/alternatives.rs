@@ -27,6 +27,9 @@ use crate::egraph::{extract, rebuild};
 /// Forms kept of one value.
 const MAX_FORMS: usize = 6;
 
+/// Bytes that count as a picosecond beside the estimated time, which is that of computing or of moving, whichever is longer.
+const MOVED_PER_PICOSECOND: u64 = 1024;
+
 /// Forms of one value that are looked at.
 const TRIALS: usize = 48;
 
@@ -198,8 +201,10 @@ impl FormSearch<'_, '_> {
         let mut reads = cluster.externals(plan);
         reads.retain(|v| !plan.is_scalar_const(*v));
         let price = self.prices.of(plan, &cluster, &reads, &[Value { node: root, port: 0 }]);
-        let flow = reads.iter().fold(price.time, |sum, v| sum.saturating_add(self.flow_of(*v)));
-        ValueKernel { cluster, root, reads, time: price.time, flow }
+        // Of kernels that compute for as long, those are better that move fewer bytes meanwhile.
+        let time = price.time.saturating_add(price.moved / MOVED_PER_PICOSECOND);
+        let flow = reads.iter().fold(time, |sum, v| sum.saturating_add(self.flow_of(*v)));
+        ValueKernel { cluster, root, reads, time, flow }
     }
 
     /// The share of each reader in what it takes to compute a value.
