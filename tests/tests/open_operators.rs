@@ -173,6 +173,54 @@ const CASES: &[Case] = &[
         below: 1,
     },
     Case {
+        name: "MXNet's layers of images",
+        text: "graph @main(%x: f32[?m, 4, 9, 11]) {
+  %w = const f32[8, 4, 3, 3] random(1)
+  %t = const f32[8, 4, 2, 2] random(2)
+  %b = const f32[8] random(3)
+  %v = const f32[8] splat(1.0)
+  %h = const f32[2] random(4)
+  %c = mx_convolution(%x, %w, %b) {kernel = [3, 3], pad = [1, 1], num_filter = 8}
+  %n = mx_batch_norm(%c, %b, %b, %b, %v)
+  %g = mx_group_norm(%n, %h, %h) {num_groups = 2}
+  %a = mx_leaky_relu(%g, %b) {act_type = \"prelu\"}
+  %s = mx_pooling(%a) {kernel = [2, 2], stride = [2, 2], pool_type = \"max\"}
+  %f = mx_pooling(%a) {kernel = [3, 3], pad = [1, 1], stride = [2, 2], pool_type = \"avg\", pooling_convention = \"full\"}
+  %d = mx_deconvolution(%s, %t) {kernel = [2, 2], stride = [2, 2], num_filter = 4}
+  %u = mx_up_sampling(%s) {scale = 2, sample_type = \"nearest\"}
+  %e = mx_pad(%s) {mode = \"edge\", pad_width = [0, 0, 0, 0, 1, 2, 2, 1]}
+  %o = mx_softmax_activation(%s) {mode = \"channel\"}
+  return %f, %d, %u, %e, %o
+}",
+        below: 1,
+    },
+    Case {
+        name: "MXNet's positions and repetitions",
+        text: "graph @main(%i: i64[?m, ?n], %x: f32[?m, ?n, 6], %l: f32[?n], %k: f32[?m, 1, 6]) {
+  %w = const f32[6, 8] random(1)
+  %e = mx_embedding(%i, %w) {input_dim = 6, output_dim = 8}
+  %t = mx_take(%w, %i)
+  %p = mx_pick(%x, %i) {axis = 2}
+  %o = mx_one_hot(%i) {depth = 5}
+  %r = mx_tile(%x) {reps = [1, 2, 1]}
+  %s = mx_repeat(%x) {repeats = 3, axis = 0}
+  %c = mx_where(%x, %x, %x)
+  %b = mx_broadcast_like(%k, %x)
+  %q = mx_sequence_mask(%x, %l) {use_sequence_length = true}
+  return %e, %t, %p, %o, %r, %s, %c, %b, %q
+}",
+        below: 6,
+    },
+    Case {
+        name: "MXNet's attention on interleaved heads",
+        text: "graph @main(%x: f32[?n, ?m, 24]) {
+  %a = mx_interleaved_matmul_selfatt_qk(%x) {heads = 2}
+  %y = mx_interleaved_matmul_selfatt_valatt(%x, %a) {heads = 2}
+  return %y
+}",
+        below: 1,
+    },
+    Case {
         name: "positions as bits",
         text: "graph @main(%i: i64[?n], %v: f32[2], %a: f32[?n, 5], %b: f32[?m, 5]) {
   %depth = const i64[] [7]

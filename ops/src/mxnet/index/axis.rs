@@ -21,6 +21,11 @@ fn positions(indices: Tensor<'_>, n: u64, wrap: bool) -> Result<Tensor<'_>> {
     Ok(g.map(&[indices], DType::I64, &indices.dims()?, |_, a| in_range(&a[0].cast(DType::I64), n, wrap)))
 }
 
+/// The extent of an axis, which is a number for all shapes.
+fn number(dims: &Extents, axis: usize) -> u64 {
+    dims.at(axis).fixed() as u64
+}
+
 /// `indices` as positions, i64. The first that is out of range, also below zero, is an error of the run.
 fn checked(indices: Tensor<'_>, n: u64, axis: usize) -> Result<Tensor<'_>> {
     let indices = indices.convert(DType::I64);
@@ -60,13 +65,13 @@ fn take() -> OpDef {
         let dims = data.dims()?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), dims.len()).or_fail(&g)?;
         let indices = match cx.params.str("mode") {
-            Some("raise") => checked(indices, dims[axis], axis)?,
-            _ => positions(indices, dims[axis], wraps(cx.params))?,
+            Some("raise") => checked(indices, number(&dims, axis), axis)?,
+            _ => positions(indices, number(&dims, axis), wraps(cx.params))?,
         };
         Ok(data.gather(indices, axis))
     });
     let infer = shape_rule(|cx| {
-        let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        let (Some(data), Some(indices)) = (cx.open_dims(0), cx.open_dims(1)) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
         not_empty(cx, data[axis], &indices)?;
         cx.set_output_dims(0, [&data[..axis], &indices[..], &data[axis + 1..]].concat())
@@ -93,11 +98,11 @@ fn batch_take() -> OpDef {
     let compute = formula(|g, cx| {
         let [data, indices] = g.operands();
         let dims = data.dims()?;
-        let indices = positions(indices, dims[1], false)?.reshaped([dims[0], 1]);
+        let indices = positions(indices, number(&dims, 1), false)?.reshaped(Extents::of([dims.at(0), Extent::ONE]));
         Ok(selected(data, indices, 1).reshaped(&cx.outputs[0].dims))
     });
     let infer = shape_rule(|cx| {
-        let Some(data) = rank_in(cx, 0, 2..=2)? else { return Ok(()) };
+        let Some(data) = open_rank_in(cx, 0, 2..=2)? else { return Ok(()) };
         shaped(cx, 1, &data[..1])?;
         cx.set_output_dims(0, [data[0]])
     });
@@ -117,7 +122,7 @@ fn pick() -> OpDef {
         let ([data, index], out) = (g.operands(), &cx.outputs[0].dims);
         let (data, axis) = line(data, pick_axis(cx.params))?;
         let mut kept = data.dims()?;
-        let index = positions(index, kept[axis], wraps(cx.params))?;
+        let index = positions(index, number(&kept, axis), wraps(cx.params))?;
         if pick_axis(cx.params).is_none() {
             return Ok(data.gather(index, 0).reshaped(out));
         }
@@ -125,7 +130,7 @@ fn pick() -> OpDef {
         Ok(selected(data, index.reshaped(&kept), axis).reshaped(out))
     });
     let infer = shape_rule(|cx| {
-        let Some(data) = cx.input_dims(0) else { return Ok(()) };
+        let Some(data) = cx.open_dims(0) else { return Ok(()) };
         let keep = cx.params.flag("keepdims");
         let Some(axis) = pick_axis(cx.params) else {
             return cx.copy_shape(0, 1);
@@ -135,7 +140,7 @@ fn pick() -> OpDef {
         kept[axis] = Dim::Const(1);
         removed.remove(axis);
         // The index may have the axis, with extent 1, whatever the result has.
-        match cx.input_dims(1) {
+        match cx.open_dims(1) {
             Some(index) if index.len() == kept.len() => shaped(cx, 1, &kept)?,
             _ => cx.set_input_dims(1, removed.iter().copied())?,
         }
@@ -153,7 +158,8 @@ fn pick() -> OpDef {
 fn one_hot() -> OpDef {
     let compute = formula(|g, cx| {
         let (indices, out) = (g.operand(0), &cx.outputs[0]);
-        let indices = indices.reshaped([&indices.dims()?[..], &[1]].concat());
+        let column: Extents = indices.dims()?.all().chain([Extent::ONE]).collect();
+        let indices = indices.reshaped(column);
         let value = |name: &str, default: f64| cx.params.float(name).unwrap_or(default);
         let (on, off) = (value("on_value", 1.0), value("off_value", 0.0));
         let wide = compute_type(out.dtype);
@@ -165,7 +171,7 @@ fn one_hot() -> OpDef {
     let infer = rule(|cx| {
         cx.set_output_dtype(0, cx.params.dtype("dtype").unwrap_or(DType::F32))?;
         let depth = Dim::Const(cx.params.int("depth").unwrap_or(0).max(0) as u64);
-        let Some(indices) = cx.input_dims(0) else { return Ok(()) };
+        let Some(indices) = cx.open_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, indices.iter().copied().chain([depth]))
     });
     define("mx_one_hot", "`on_value` where the new last axis equals the index, else `off_value`.", compute, infer)
@@ -182,20 +188,20 @@ fn one_hot() -> OpDef {
 fn choose() -> OpDef {
     let compute = formula(|g, _| {
         let [condition, x, y] = g.operands();
-        let mut dims = condition.dims()?.to_vec();
+        let (dims, rank) = (condition.dims()?, x.dims()?.len());
         let holds = g.map(&[condition], DType::Bool, &dims, |_, a| a[0].cast(DType::Bool));
-        dims.resize(x.dims()?.len(), 1);
+        let dims: Extents = dims.all().chain(std::iter::repeat_n(Extent::ONE, rank - dims.len())).collect();
         Ok(holds.reshaped(&dims).call("where", &[x, y]))
     });
     let infer = rule(|cx| {
         for i in [1, 2] {
-            let (shape, other) = (cx.output(0).shape, cx.input(i).shape);
+            let (shape, other) = (cx.output_shape(0), cx.input_shape(i));
             cx.set_output_shape(0, other)?;
             cx.set_input_shape(i, shape)?;
             cx.same_dtype(0, i)?;
         }
-        let Some(dims) = cx.output(0).shape.dims().map(<[Dim]>::to_vec) else { return Ok(()) };
-        match cx.input_dims(0) {
+        let Some(dims) = cx.output_shape(0).dims().map(<[Dim]>::to_vec) else { return Ok(()) };
+        match cx.open_dims(0) {
             Some(condition) if condition.len() == 1 && !dims.is_empty() => shaped(cx, 0, &dims[..1]),
             _ => cx.set_input_dims(0, dims),
         }
@@ -292,7 +298,7 @@ fn index_array_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g
 fn index_array() -> OpDef {
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I64)?;
-        let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+        let Some(dims) = cx.open_dims(0) else { return Ok(()) };
         let count = array_axes(cx.params, dims.len())?.len() as u64;
         cx.set_output_dims(0, dims.iter().copied().chain([Dim::Const(count)]))
     });

@@ -127,7 +127,7 @@ fn leaky_relu() -> OpDef {
             return Ok(());
         }
         default_dtype(cx, 1, 0)?;
-        match (cx.input_dims(1), cx.input_dims(0)) {
+        match (cx.open_dims(1), cx.open_dims(0)) {
             (None, Some(x)) => cx.set_input_dims(1, [*x.get(1).or(x.first()).unwrap_or(&Dim::Const(1))]),
             (Some(gamma), _) if gamma.len() != 1 => {
                 Err(OpError(format!("operand `gamma`: expected rank 1, found rank {}", gamma.len())))

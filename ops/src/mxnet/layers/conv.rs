@@ -73,8 +73,8 @@ fn common(cx: &mut InferCtx<'_>, kernel: &[u64]) -> Result<ConvAxes, OpError> {
     let inputs: Vec<usize> = (0..cx.input_count()).filter(|&i| cx.has_input(i)).collect();
     agree_dtypes(cx, &inputs, &[0])?;
     let rank = kernel.len() + 2;
-    ranked(cx, 0, rank)?;
-    let weight = ranked(cx, 1, rank)?;
+    open_ranked(cx, 0, rank)?;
+    let weight = open_ranked(cx, 1, rank)?;
     for (i, &k) in kernel.iter().enumerate() {
         cx.unify_dims(Dim::Const(k), weight[2 + i], &format!("operand `weight`, axis {}", 2 + i))?;
     }
@@ -83,7 +83,7 @@ fn common(cx: &mut InferCtx<'_>, kernel: &[u64]) -> Result<ConvAxes, OpError> {
     let out = output_dims(cx, 0);
     cx.unify_dims(filters, out[1], "output, axis 1")?;
     cx.set_input_dims(2, [filters])?;
-    let data = ranked(cx, 0, rank)?;
+    let data = open_ranked(cx, 0, rank)?;
     cx.unify_dims(data[0], out[0], "output, axis 0")?;
     Ok(ConvAxes { data, weight, out })
 }
@@ -162,20 +162,21 @@ fn deconvolution_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let target = params.ints("output_shape").map(<[i64]>::to_vec);
     for i in 0..window.kernel.len() {
         let what = format!("output, axis {}", 2 + i);
-        match (cx.resolve(data[2 + i]), &target) {
-            (Dim::Const(n), Some(target)) => {
-                let full = window.strides[i] * (n as i64 - 1) + window.span(i);
-                reject_if(target[i] > full, || format!("parameter `target_shape`: {} exceeds {full}", target[i]))?;
+        let input = cx.resolve(data[2 + i]);
+        match (input.as_extent(), &target) {
+            (Some(n), Some(target)) => {
+                let full = (n - 1) * window.strides[i] + window.span(i);
+                reject_if(full < target[i], || format!("parameter `target_shape`: {} exceeds {full}", target[i]))?;
                 cx.unify_dims(extent(target[i], "target_shape")?, out[2 + i], &what)?;
             }
-            (_, Some(target)) => cx.unify_dims(extent(target[i], "target_shape")?, out[2 + i], &what)?,
-            (Dim::Const(n), None) => {
+            (None, Some(target)) => cx.unify_dims(extent(target[i], "target_shape")?, out[2 + i], &what)?,
+            (Some(n), None) => {
                 let found = spread(&window, &params, i, n)?.out;
                 cx.unify_dims(Dim::of(found), out[2 + i], &what)?;
             }
-            (n, None) => {
+            (None, None) => {
                 let (mul, add) = (window.strides[i], spread_offset(&window, &params, i));
-                cx.relate(tensorc_ir::dim::Equation::Affine { out: out[2 + i], input: n, mul, add, div: 1 })?;
+                cx.relate(Equation::Affine { out: out[2 + i], input, mul, add, div: 1 })?;
             }
         }
     }

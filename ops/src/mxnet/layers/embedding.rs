@@ -5,10 +5,10 @@ use crate::prelude::*;
 pub fn embedding() -> OpDef {
     let compute = formula(|g, _| {
         let [data, weight] = g.operands();
-        let rows = weight.dims()?[0];
+        let last = weight.dims()?[0] as f64 - 1.0;
         let rows = g.map(&[data], DType::I64, &data.dims()?, |_, a| {
             let at = a[0].cast(DType::I64);
-            at.max(&at.lit(0.0)).min(&at.lit(rows as f64 - 1.0))
+            at.max(&at.lit(0.0)).min(&at.lit(last))
         });
         Ok(weight.gather(rows, 0))
     });
@@ -21,7 +21,7 @@ pub fn embedding() -> OpDef {
         }
         cx.same_dtype(0, 1)?;
         cx.set_input_dims(1, [rows, columns])?;
-        match (cx.input_dims(0), cx.output(0).shape) {
+        match (cx.open_dims(0), cx.output_shape(0)) {
             (Some(data), _) => {
                 let dims: Vec<Option<Dim>> = data.iter().copied().chain([columns]).map(Some).collect();
                 partial(cx, 0, &dims)

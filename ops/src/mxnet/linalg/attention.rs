@@ -14,21 +14,22 @@ fn heads(params: &Params) -> u64 {
 /// Part `which` of `parts` of [time, batch, heads · parts · size], as [batch · heads, time, size].
 fn part(x: Tensor<'_>, heads: u64, (which, parts): (u64, u64)) -> Result<Tensor<'_>> {
     let d = x.dims()?;
-    let size = d[2] / (heads * parts);
-    let x = x.reshape([d[0], d[1], heads, parts, size]).slice(3, which, 1).reshape([d[0], d[1], heads, size]);
-    Ok(x.permute(&[1, 2, 0, 3]).reshape([d[1] * heads, d[0], size]))
+    let (time, batch, size) = (d.at(0), d.at(1), Extent::from(d.at(2).fixed() as u64 / (heads * parts)));
+    let apart = x.reshape(Extents::of([time, batch, heads.into(), parts.into(), size])).slice(3, which, 1);
+    let one = apart.reshape(Extents::of([time, batch, heads.into(), size])).permute(&[1, 2, 0, 3]);
+    Ok(one.reshape(Extents::of([batch * heads, time, size])))
 }
 
 /// The last axis of a projection must hold `parts` for every head.
 fn size(cx: &InferCtx<'_>, i: usize, parts: u64) -> Result<Option<[Dim; 3]>, OpError> {
-    let Some(x) = rank_in(cx, i, 3..=3)? else { return Ok(None) };
+    let Some(x) = open_rank_in(cx, i, 3..=3)? else { return Ok(None) };
     let by = heads(cx.params) * parts;
     multiple_of(x[2], by, &format!("{}, axis 2", cx.input_name(i)))?;
     Ok(Some([x[0], x[1], x[2]]))
 }
 
 fn product_of(x: Dim, by: u64) -> Option<Dim> {
-    x.as_const().map(|n| Dim::Const(n * by))
+    x.as_extent().map(|n| Dim::of(n * by))
 }
 
 fn with_heads(def: OpDef) -> OpDef {
@@ -42,7 +43,7 @@ fn query_key(own: bool) -> OpDef {
             true => (part(g.operand(0), heads, (0, 3))?, part(g.operand(0), heads, (1, 3))?),
             false => (part(g.operand(0), heads, (0, 1))?, part(g.operand(1), heads, (0, 2))?),
         };
-        let q = scaled(q, 1.0 / (q.dims()?[2] as f64).sqrt());
+        let q = scaled(q, 1.0 / (q.dims()?.at(2).fixed() as f64).sqrt());
         Ok(matmul(q, transposed(k)))
     });
     let infer = shape_rule(move |cx| {
@@ -74,12 +75,13 @@ fn value(own: bool) -> OpDef {
         let (heads, x) = (heads(cx.params), g.operand(0));
         let v = part(x, heads, (parts - 1, parts))?;
         let out = matmul(g.operand(1), v);
-        let (batch, d) = (x.dims()?[1], out.dims()?);
-        let out = out.reshape([batch, heads, d[1], d[2]]).permute(&[2, 0, 1, 3]);
-        Ok(out.reshape([d[1], batch, heads * d[2]]))
+        let (batch, d) = (x.dims()?.at(1), out.dims()?);
+        let (time, size) = (d.at(1), d.at(2));
+        let out = out.reshape(Extents::of([batch, heads.into(), time, size])).permute(&[2, 0, 1, 3]);
+        Ok(out.reshape(Extents::of([time, batch, size * heads])))
     });
     let infer = shape_rule(move |cx| {
-        let (Some(x), Some(a)) = (size(cx, 0, parts)?, rank_in(cx, 1, 3..=3)?) else { return Ok(()) };
+        let (Some(x), Some(a)) = (size(cx, 0, parts)?, open_rank_in(cx, 1, 3..=3)?) else { return Ok(()) };
         cx.unify_dims(x[0], a[2], "operand `attention`, axis 2")?;
         if let Some(batch) = product_of(x[1], heads(cx.params)) {
             cx.unify_dims(batch, a[0], "operand `attention`, axis 0")?;
@@ -105,7 +107,7 @@ fn value(own: bool) -> OpDef {
 fn div_sqrt_dim() -> OpDef {
     let compute = formula(|g, _| {
         let x = g.operand(0);
-        Ok(x / (x.dims()?.last().copied().unwrap_or(1) as f64).sqrt())
+        Ok(x / x.dims()?.all().next_back().map_or(1.0, |n| n.fixed() as f64).sqrt())
     });
     define("mx_div_sqrt_dim", "x over the root of the last extent.", compute, rule(|cx| same(cx, 0, 0)))
         .operand("data", FLOATS)

@@ -38,17 +38,15 @@ struct Channels {
     /// Axes that are averaged over.
     rest: Vec<usize>,
     /// Extents of a vector over channels that broadcasts with the data.
-    shaped: Vec<u64>,
-    count: f64,
+    shaped: Extents,
 }
 
 impl Channels {
-    fn new(g: GraphScope<'_>, params: &Params, dims: &[u64]) -> Result<Channels> {
+    fn new(g: GraphScope<'_>, params: &Params, dims: &Extents) -> Result<Channels> {
         let axis = g.check(axis(params, dims.len()))?;
         let rest: Vec<usize> = (0..dims.len()).filter(|a| *a != axis).collect();
-        let shaped = dims.iter().enumerate().map(|(a, &n)| if a == axis { n } else { 1 }).collect();
-        let count = rest.iter().map(|&a| dims[a]).product::<u64>() as f64;
-        Ok(Channels { rest, shaped, count })
+        let shaped = dims.all().enumerate().map(|(a, n)| if a == axis { n } else { Extent::ONE }).collect();
+        Ok(Channels { rest, shaped })
     }
 
     /// A vector over channels in the type `dtype`, shaped to broadcast.
@@ -58,7 +56,7 @@ impl Channels {
 
     /// What a spread vector is as a result.
     fn flat<'g>(&self, vector: Tensor<'g>) -> Tensor<'g> {
-        vector.reshape([self.shaped.iter().product()])
+        vector.reshape(Extents::of([self.shaped.count()]))
     }
 
     /// Mean and variance of the batch.
@@ -138,7 +136,8 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<O
     let scale = channels.scale(params, inverse, wide);
     let mut inner = head;
     if of_batch(params) {
-        let (share, slope) = (of_beta * (1.0 / channels.count), of_gamma * (1.0 / channels.count));
+        let count = channels.rest.iter().map(|axis| ty.dims[*axis]).product::<u64>() as f64;
+        let (share, slope) = (of_beta * (1.0 / count), of_gamma * (1.0 / count));
         let tilt = normal * slope;
         inner = inner - share - tilt;
     }
@@ -161,7 +160,7 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
             cx.set_output_dtype(i, state)?;
         }
     }
-    let Some(x) = cx.input_dims(0) else { return Ok(()) };
+    let Some(x) = cx.open_dims(0) else { return Ok(()) };
     let channel = x[axis(cx.params, x.len())?];
     (1..5).try_for_each(|i| cx.set_input_dims(i, [channel]))?;
     rest.iter().try_for_each(|&i| cx.set_output_dims(i, [channel]))

@@ -37,13 +37,15 @@ fn one_axis(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
 fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
     let groups = cx.params.int("num_groups").unwrap_or(1).max(1) as u64;
     let d = &ty.dims;
-    if d.len() < 3 || !d[1].is_multiple_of(groups) {
+    let channels = (d.len() >= 3).then(|| d.at(1).fixed() as u64).filter(|channels| channels.is_multiple_of(groups));
+    let Some(channels) = channels else {
         return Err(OpError(format!(
             "operand `data`: {} channels do not divide into {groups} groups",
             d.get(1).unwrap_or(&0)
         )));
-    }
-    let dims = Extents::from([&[d[0], groups, d[1] / groups], &d[2..]].concat());
+    };
+    let dims: Extents =
+        [d.at(0), groups.into(), (channels / groups).into()].into_iter().chain(d.range(2..).all()).collect();
     let axes = (2..dims.len()).collect();
     let affine = along(&dims, 1);
     Ok(Frame { dims, axes, affine })

@@ -100,10 +100,10 @@ fn entry(name: &'static str, doc: &'static str, kind: SoftmaxKind) -> OpDef {
 }
 
 /// The operand in the shape that is normalised along axis 1.
-fn activation_dims(params: &Params, dims: &[u64]) -> Vec<u64> {
+fn activation_dims(params: &Params, dims: &Extents) -> Extents {
     match params.str("mode") {
-        Some("channel") => dims.to_vec(),
-        _ => vec![dims.first().copied().unwrap_or(1), dims.iter().skip(1).product()],
+        Some("channel") => dims.clone(),
+        _ => [dims.range(..1).count(), dims.range(1..).count()].into_iter().collect(),
     }
 }
 

@@ -16,14 +16,14 @@ fn resampled<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, weights: AxisWeights) -> R
     let wide = compute_type(out.dtype);
     let mut x = g.operand(0).cast(wide);
     for axis in [3, 2] {
-        let (mut dims, m) = (x.dims()?, out.dims[axis]);
-        let n = dims[axis];
+        let (mut dims, m) = (x.dims()?, out.dims.at(axis).fixed() as u64);
+        let n = dims.at(axis).fixed() as u64;
         let table = weights(n, m);
         let table = g.constant(TensorData::from_fn(DenseType::new(wide, [m, n]), |i| {
             Scalar::from_f64(wide, table[(i / n.max(1)) as usize][(i % n.max(1)) as usize])
         }));
         dims.set(axis, m);
-        let extents = [&dims[..], &[n]].concat();
+        let extents: Extents = dims.all().chain([n.into()]).collect();
         let v = vars(extents.len());
         let mut lhs = v[..4].to_vec();
         lhs[axis] = v[4].clone();
@@ -69,13 +69,13 @@ fn taps(n: u64, m: u64, position: impl Fn(f64) -> f64) -> Vec<Vec<f64>> {
 }
 
 fn images(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> Result<(), OpError> {
-    let x = ranked(cx, 0, 4)?;
+    let x = open_ranked(cx, 0, 4)?;
     cx.set_output_dims(0, [x[0], x[1], size[0], size[1]])
 }
 
 /// As [`images`]; an axis without elements is refused, since nothing can be interpolated.
 fn interpolated(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> Result<(), OpError> {
-    let x = ranked(cx, 0, 4)?;
+    let x = open_ranked(cx, 0, 4)?;
     for (axis, n) in [(2, size[0]), (3, size[1])] {
         let missing = x[axis] == Dim::Const(0) && n != Dim::Const(0);
         reject_if(missing, || format!("operand `data`: axis {axis} has no elements to interpolate"))?;
@@ -137,7 +137,7 @@ fn bilinear_resize() -> OpDef {
     });
     let infer = shape_rule(|cx| {
         if cx.params.str("mode") == Some("like") {
-            let like = match cx.input_dims(1) {
+            let like = match cx.open_dims(1) {
                 Some(like) if like.len() == 4 => [like[2], like[3]],
                 Some(like) => {
                     return Err(OpError(format!("operand `like`: expected rank 4, found rank {}", like.len())));
@@ -146,8 +146,8 @@ fn bilinear_resize() -> OpDef {
             };
             return interpolated(cx, like);
         }
-        let x = ranked(cx, 0, 4)?;
-        let (Dim::Const(h), Dim::Const(w)) = (x[2], x[3]) else {
+        let x = open_ranked(cx, 0, 4)?;
+        let (Some(h), Some(w)) = (x[2].as_const(), x[3].as_const()) else {
             let fixed = cx.params.str("mode") == Some("size") && cx.params.float("scale_height").is_none();
             if !fixed {
                 return partial(cx, 0, &[Some(x[0]), Some(x[1]), None, None]);
@@ -182,16 +182,18 @@ fn bilinear(params: &Params) -> bool {
 }
 
 /// Repeats rows and columns.
-fn nearest<'g>(x: Tensor<'g>, size: &[u64]) -> Result<Tensor<'g>> {
+fn nearest<'g>(x: Tensor<'g>, size: &Extents) -> Result<Tensor<'g>> {
     let dims = x.dims()?;
     if dims.len() != 4 {
         return x.graph().check(Err(OpError(format!("images have four axes, found {dims:?}"))));
     }
-    let out = [dims[0], dims[1], size[0], size[1]];
+    let out = Extents::of([dims.at(0), dims.at(1), size.at(0), size.at(1)]);
     let mut map = vars(4);
     for axis in [2, 3] {
-        let factor = (out[axis] / dims[axis].max(1)).max(1) as i64;
-        map[axis] = map[axis].floor_div(factor, &out[..]);
+        let (to, from) = (out.at(axis), dims.at(axis));
+        let from = from.as_divisor();
+        let factor = to.sure_quotient(from).unwrap_or_else(|| to.div_floor(from));
+        map[axis] = map[axis].floor_div(factor.greatest(1).fixed(), &out);
     }
     Ok(x.view(map, None, out))
 }
@@ -214,7 +216,7 @@ fn up_sampling_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g
     if bilinear(cx.params) {
         return Ok(g.op("mx_deconvolution", &g.operands::<2>(), bilinear_params(cx.params)));
     }
-    let size = &cx.outputs[0].dims[2..];
+    let size = &cx.outputs[0].dims.range(2..);
     let parts = g.given().into_iter().map(|x| nearest(x, size)).collect::<Result<Vec<_>>>()?;
     Ok(match (&parts[..], cx.params.str("multi_input_mode")) {
         ([only], _) => *only,
@@ -227,28 +229,28 @@ fn up_sampling_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g
 fn nearest_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let scale = scale_of(cx.params);
     let sum = cx.params.str("multi_input_mode") == Some("sum");
-    let x = ranked(cx, 0, 4)?;
-    let (Dim::Const(h), Dim::Const(w)) = (x[2], x[3]) else { return Ok(()) };
+    let x = open_ranked(cx, 0, 4)?;
+    let (Some(h), Some(w)) = (x[2].as_extent(), x[3].as_extent()) else { return Ok(()) };
     let size = [h * scale, w * scale];
-    let mut channels = Some(0);
+    let mut channels = Some(Extent::ZERO);
     for i in (0..cx.input_count()).filter(|i| *i != 1) {
-        let Some(dims) = cx.input_dims(i) else { return Ok(()) };
+        let Some(dims) = cx.open_dims(i) else { return Ok(()) };
         reject_if(dims.len() != 4, || format!("{}: expected rank 4, found rank {}", cx.input_name(i), dims.len()))?;
         for (axis, n) in size.iter().enumerate() {
-            if let Dim::Const(own) = dims[2 + axis]
-                && (own == 0 || n % own != 0)
+            if let Some(own) = dims[2 + axis].as_extent()
+                && (own == 0 || n.sure_quotient(own).is_none() && n.rem_floor(own) != 0)
             {
                 return Err(OpError(format!("{}, axis {}: {n} is no multiple of {own}", cx.input_name(i), 2 + axis)));
             }
         }
-        channels = match (channels, dims[1]) {
-            (Some(_), Dim::Const(n)) if sum => Some(n),
-            (Some(sum), Dim::Const(n)) => Some(sum + n),
+        channels = match (channels, dims[1].as_extent()) {
+            (Some(_), Some(n)) if sum => Some(n),
+            (Some(sum), Some(n)) => Some(sum + n),
             _ => None,
         };
     }
     let Some(channels) = channels else { return Ok(()) };
-    cx.set_output_dims(0, [x[0], Dim::Const(channels), Dim::Const(size[0]), Dim::Const(size[1])])
+    cx.set_output_dims(0, [x[0], Dim::of(channels), Dim::of(size[0]), Dim::of(size[1])])
 }
 
 fn up_sampling() -> OpDef {
@@ -262,9 +264,9 @@ fn up_sampling() -> OpDef {
         let scale = scale_of(cx.params);
         let kernel = Dim::Const(2 * scale - scale % 2);
         cx.set_input_dims(1, [filters, Dim::Const(1), kernel, kernel])?;
-        let x = ranked(cx, 0, 4)?;
+        let x = open_ranked(cx, 0, 4)?;
         cx.unify_dims(filters, x[1], "operand `data`, axis 1")?;
-        let grown = |d: Dim| d.as_const().map(|n| Dim::Const(n * scale));
+        let grown = |d: Dim| d.as_extent().map(|n| Dim::of(n * scale));
         partial(cx, 0, &[Some(x[0]), Some(filters), grown(x[2]), grown(x[3])])
     });
     let doc = "Images [n, c, h, w] enlarged: rows and columns repeated, several operands joined or added; or bilinear, by \

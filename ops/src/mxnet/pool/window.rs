@@ -35,7 +35,7 @@ fn global(params: &Params) -> bool {
 }
 
 /// The windows; those of a global pool cover everything.
-fn window_of(params: &Params, spatial: &[u64]) -> Result<SpatialWindow, OpError> {
+fn window_of(params: &Params, spatial: &Extents) -> Result<SpatialWindow, OpError> {
     let rank = spatial.len();
     if global(params) {
         let strides = spatial.iter().map(|&n| n.max(1) as i64).collect();
@@ -52,15 +52,14 @@ fn window_of(params: &Params, spatial: &[u64]) -> Result<SpatialWindow, OpError>
 }
 
 /// Windows along a spatial axis of extent `n`.
-fn count(window: &SpatialWindow, convention: Convention, axis: usize, n: u64) -> Result<u64, OpError> {
-    let (padded, k, s) = (n as i64 + 2 * window.before[axis], window.kernel[axis] as i64, window.strides[axis]);
+fn count(window: &SpatialWindow, convention: Convention, axis: usize, n: Extent) -> Result<Extent, OpError> {
+    let (padded, k, s) = (n + 2 * window.before[axis], window.kernel[axis] as i64, window.strides[axis]);
     if convention == Convention::Same {
-        return Ok((padded + s - 1).div_euclid(s).max(0) as u64);
+        return Ok((padded + s - 1).div_floor(s).greatest(0));
     }
-    reject_if(k > padded, || format!("spatial axis {axis}: the kernel covers {k}, the padded operand has {padded}"))?;
-    let free = padded - k;
-    let steps = if convention == Convention::Full { (free + s - 1) / s } else { free / s };
-    Ok(steps as u64 + 1)
+    reject_if(padded < k, || format!("spatial axis {axis}: the kernel covers {k}, the padded operand has {padded}"))?;
+    let beyond = if convention == Convention::Full { s - 1 } else { 0 };
+    Ok((padded - k + beyond).div_floor(s) + 1)
 }
 
 /// What is made of the elements of a window.
@@ -109,7 +108,7 @@ fn kernel_size(window: &SpatialWindow) -> f64 {
 fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, old: bool) -> Result<Tensor<'g>> {
     let x = g.operand(0);
     let ty = x.ty()?;
-    let window = window_of(cx.params, &ty.dims[2..]).or_fail(&g)?;
+    let window = window_of(cx.params, &ty.dims.range(2..)).or_fail(&g)?;
     let (out, rank) = (&cx.outputs[0], window.kernel.len());
     let kind = kind(cx.params, old).or_fail(&g)?;
     if global(cx.params) {
@@ -187,7 +186,7 @@ fn max_gradient<'g>(cx: &GradCtx<'_>, window: &SpatialWindow, x: Tensor<'g>, hea
 fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, old: bool) -> Gradients<'g> {
     let (x, head) = (g.operand(0), g.head(cx, 0));
     let (ty, out) = (x.ty()?, &cx.node.outputs[0]);
-    let window = window_of(cx.node.params, &ty.dims[2..]).or_fail(&g)?;
+    let window = window_of(cx.node.params, &ty.dims.range(2..)).or_fail(&g)?;
     let kind = kind(cx.node.params, old).or_fail(&g)?;
     let share = match kind {
         PoolKind::Max => return Ok(vec![Some(max_gradient(cx, &window, x, head)?)]),
@@ -217,26 +216,24 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
     kind(cx.params, false)?;
     if global(cx.params) {
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
-        if !(3..=5).contains(&x.len()) {
-            return Err(OpError(format!("operand `data`: expected rank 3 to 5, found rank {}", x.len())));
-        }
+        let Some(x) = open_rank_in(cx, 0, 3..=5)? else { return Ok(()) };
         check_layout(cx.params, x.len() - 2)?;
         return cx.set_output_dims(0, x.iter().enumerate().map(|(i, d)| if i < 2 { *d } else { Dim::Const(1) }));
     }
     let rank = kernel_of(cx.params)?.len();
     check_layout(cx.params, rank)?;
-    let window = window_of(cx.params, &vec![0; rank])?;
+    let window = window_of(cx.params, &vec![0; rank].into())?;
     let convention = convention(cx.params);
     let [x, out] = pooled_dims(cx, rank)?;
     for i in 0..rank {
         let (k, s, pad) = (window.kernel[i] as i64, window.strides[i], 2 * window.before[i]);
-        match cx.resolve(x[2 + i]) {
-            Dim::Const(n) => {
+        let input = cx.resolve(x[2 + i]);
+        match input.as_extent() {
+            Some(n) => {
                 let n = count(&window, convention, i, n)?;
-                cx.unify_dims(Dim::Const(n), out[2 + i], &format!("output, spatial axis {i}"))?;
+                cx.unify_dims(Dim::of(n), out[2 + i], &format!("output, spatial axis {i}"))?;
             }
-            input => {
+            None => {
                 let add = match convention {
                     Convention::Valid => pad - k + s,
                     Convention::Full => pad - k + 2 * s - 1,

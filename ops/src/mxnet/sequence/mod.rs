@@ -27,7 +27,7 @@ fn check(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
     if cx.params.flag("use_sequence_length") && !cx.has_input(1) {
         return Err("operand `sequence_length` is missing".into());
     }
-    let Some(data) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
+    let Some(data) = open_rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
     let batch = 1 - time_axis(cx.params);
     if cx.has_input(1) {
         cx.set_input_dims(1, [data[batch]])?;
@@ -41,8 +41,8 @@ fn lengths<'g>(g: GraphScope<'g>, params: &Params, rank: usize) -> Result<Option
     let Some(given) = g.maybe(1).filter(|_| params.flag("use_sequence_length")) else {
         return Ok(None);
     };
-    let (n, batch) = (given.ty()?.len(), 1 - time_axis(params));
-    let dims: Vec<u64> = (0..rank).map(|i| if i == batch { n } else { 1 }).collect();
+    let (n, batch) = (given.dims()?.at(0), 1 - time_axis(params));
+    let dims: Extents = (0..rank).map(|i| if i == batch { n } else { Extent::ONE }).collect();
     Ok(Some(given.convert(DType::I64).reshaped(&dims)))
 }
 
@@ -67,7 +67,7 @@ fn last() -> OpDef {
     let compute = formula(|g, cx| {
         let (data, axis) = (g.operand(0), time_axis(cx.params));
         let dims = data.dims()?;
-        let n = dims[axis];
+        let n = dims.at(axis).fixed();
         let chosen = match lengths(g, cx.params, dims.len())? {
             None => data.slice(axis, n - 1, 1),
             Some(lengths) => {

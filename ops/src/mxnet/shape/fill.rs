@@ -156,7 +156,7 @@ fn linspace() -> OpDef {
 fn arange_like() -> OpDef {
     let infer = shape_rule(|cx| {
         let Some(axis) = cx.params.int("axis") else { return agree_shapes(cx, &[0], &[0]) };
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, [x[normalize_axis(axis, x.len())?]])
     });
     let doc = "`start`, `start + step`, …: as many as the data or one of its axes has.";

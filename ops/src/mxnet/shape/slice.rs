@@ -121,7 +121,7 @@ fn slice_like() -> OpDef {
         Ok(g.operand(0).view(vars(out.len()), None, out))
     });
     let infer = shape_rule(|cx| {
-        let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        let (Some(x), Some(like)) = (cx.open_dims(0), cx.open_dims(1)) else { return Ok(()) };
         let list = cx.params.ints("axes").unwrap_or(&[]).to_vec();
         if list.is_empty() && x.len() != like.len() {
             return Err(OpError(format!("operand `shape_like`: expected rank {}, found rank {}", x.len(), like.len())));
@@ -135,7 +135,7 @@ fn slice_like() -> OpDef {
         };
         let mut dims = x.to_vec();
         for (axis, from) in own {
-            if let (Dim::Const(n), Dim::Const(most)) = (like[from], x[axis])
+            if let (Some(n), Some(most)) = (like[from].as_extent(), x[axis].as_extent())
                 && n > most
             {
                 return Err(OpError(format!("operand `shape_like`, axis {from}: {n} exceeds the data's {most}")));
@@ -280,14 +280,14 @@ fn pad() -> OpDef {
     });
     let infer = shape_rule(|cx| {
         let given = cx.params.ints("pad_width").map_or(0, <[i64]>::len) / 2;
-        let x = ranked(cx, 0, given)?;
+        let x = open_ranked(cx, 0, given)?;
         let widths = widths(cx.params, x.len())?;
         partial(cx, 0, &vec![None; x.len()])?;
         let out = output_dims(cx, 0);
         for (i, (before, after)) in widths.into_iter().enumerate() {
             let add = before + after;
-            if let (Dim::Const(n), Some("reflect")) = (cx.resolve(x[i]), cx.params.str("mode"))
-                && before.max(after) >= n.max(1) as i64
+            if let (Some(n), Some("reflect")) = (cx.resolve(x[i]).as_extent(), cx.params.str("mode"))
+                && (n <= before.max(after) || n == 0)
             {
                 return Err(OpError(format!(
                     "parameter `pad_width`: axis {i} of {n} elements cannot be reflected so far"

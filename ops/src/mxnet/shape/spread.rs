@@ -29,10 +29,8 @@ fn broadcasting(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'
 
 /// The extent an axis is broadcast to.
 fn stretched(from: Dim, to: Dim, what: &str) -> Result<Dim, OpError> {
-    match (from, to) {
-        (Dim::Const(a), Dim::Const(b)) if a != 1 && a != b => {
-            Err(OpError(format!("{what}: cannot broadcast {a} to {b}")))
-        }
+    match (from.as_extent(), to.as_extent()) {
+        (Some(a), Some(b)) if a != 1 && a != b => Err(OpError(format!("{what}: cannot broadcast {a} to {b}"))),
         _ => Ok(to),
     }
 }
@@ -40,7 +38,7 @@ fn stretched(from: Dim, to: Dim, what: &str) -> Result<Dim, OpError> {
 fn broadcast_to() -> OpDef {
     broadcasting("mx_broadcast_to", "The data repeated along axes of extent 1; 0 in `shape` keeps an axis.", |cx| {
         let shape = cx.params.ints("shape").unwrap_or(&[]).to_vec();
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         if x.len() != shape.len() {
             return Err(OpError(format!("parameter `shape`: expected {} entries, found {}", x.len(), shape.len())));
         }
@@ -70,7 +68,7 @@ fn broadcast_axis() -> OpDef {
                     sizes.len()
                 )));
             }
-            let Some(x) = cx.input_dims(0) else { return Ok(()) };
+            let Some(x) = cx.open_dims(0) else { return Ok(()) };
             let mut dims = x.to_vec();
             for (axis, size) in axes.into_iter().zip(sizes) {
                 let at = normalize_axis(axis, x.len())?;
@@ -91,7 +89,7 @@ fn broadcast_like() -> OpDef {
         "mx_broadcast_like",
         "lhs repeated along axes of extent 1 to the shape of rhs, or to some of its axes.",
         |cx| {
-            let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+            let (Some(x), Some(like)) = (cx.open_dims(0), cx.open_dims(1)) else { return Ok(()) };
             let list = |name: &str, rank: usize| match cx.params.ints(name) {
                 Some(list) => list.iter().map(|&a| normalize_axis(a, rank)).collect::<Result<Vec<_>, _>>(),
                 None => Ok((0..rank).collect()),
@@ -119,13 +117,14 @@ fn aligned<T: Copy>(list: &[T], rank: usize, one: T) -> Vec<T> {
 fn tile() -> OpDef {
     let compute = formula(|g, cx| {
         let (x, out) = (g.operand(0), &cx.outputs[0].dims);
-        let dims = aligned(&x.dims()?, out.len(), 1);
-        let map = vars(out.len()).into_iter().zip(&dims).map(|(at, &n)| at.modulo((n as i64).max(1), &out[..]));
+        let own: Vec<Extent> = x.dims()?.all().collect();
+        let dims: Extents = aligned(&own, out.len(), Extent::ONE).into_iter().collect();
+        let map = vars(out.len()).into_iter().zip(dims.all()).map(|(at, n)| at.modulo(n.as_divisor(), out));
         Ok(x.reshaped(&dims).view(map.collect(), None, out))
     });
     let infer = shape_rule(|cx| {
         let reps = cx.params.ints("reps").unwrap_or(&[]).to_vec();
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let rank = x.len().max(reps.len());
         let (x, reps) = (aligned(&x, rank, Dim::Const(1)), aligned(&reps, rank, 1));
         partial(cx, 0, &vec![None; rank])?;
@@ -158,20 +157,20 @@ fn repeat() -> OpDef {
         let n = repeats(cx.params).or_fail(&g)?.max(1);
         let (x, axis) = line(g.operand(0), cx.params.int("axis"))?;
         let mut map = vars(out.len());
-        map[axis] = map[axis].floor_div(n as i64, &out[..]);
+        map[axis] = map[axis].floor_div(n as i64, out);
         Ok(x.view(map, None, out))
     });
     let infer = shape_rule(|cx| {
         let n = repeats(cx.params)?;
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         match cx.params.int("axis") {
             Some(axis) => {
                 let at = cx.axis(axis, x.len())?;
-                all_but(cx, 0, &x, at, x[at].as_const().map(|d| Dim::Const(d * n)))
+                all_but(cx, 0, &x, at, x[at].as_extent().map(|d| Dim::of(d * n)))
             }
             None => {
-                let len = x.iter().map(|d| d.as_const()).product::<Option<u64>>();
-                partial(cx, 0, &[len.map(|len| Dim::Const(len * n))])
+                let len = x.iter().map(|d| d.as_extent()).product::<Option<Extent>>();
+                partial(cx, 0, &[len.map(|len| Dim::of(len * n))])
             }
         }
     });
@@ -252,7 +251,7 @@ fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
     let infer = shape_rule(move |cx| {
         let side = cx.params.int("block_size").unwrap_or(0);
         reject_if(side <= 0, || format!("parameter `block_size` is {side}"))?;
-        let x = ranked(cx, 0, 4)?;
+        let x = open_ranked(cx, 0, 4)?;
         partial(cx, 0, &[None; 4])?;
         let out = output_dims(cx, 0);
         cx.unify_dims(x[0], out[0], "output, axis 0")?;
