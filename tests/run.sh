@@ -31,12 +31,11 @@ fi
 
 suite() { cargo test --release --workspace "${features[@]}" --test suite -- "$@"; }
 
-# What is built without any option; the Python package brings the features of what derives code along. Where there are optional parts,
-# everything else is checked with them.
+# What is built without any option. Where there are optional parts, everything else is checked with them.
 lints() {
     cargo fmt --check
     [ ${#features[@]} != 0 ] || cargo clippy --release --workspace --all-targets -- -D warnings
-    cargo clippy --release -p tensorc -p tensorc-cli -p tensorc-python -- -D warnings
+    cargo clippy --release -- -D warnings
 }
 
 lints_optional() { cargo clippy --release --workspace --all-targets "${features[@]}" -- -D warnings; }

@@ -87,8 +87,8 @@ pub(crate) fn has_byte_products() -> bool {
     KNOWN.get(|| leaf().ecx & VNNI != 0 && leaf().ebx & VL != 0)
 }
 
-/// Whether the processor computes vectors of 512 bits in halves, beside [`Isa::Avx512`]: Zen 4. Others take as long for a half, and those
-/// of Intel longer where halves and whole vectors take turns.
+/// Whether the processor computes vectors of 512 bits in halves, beside [`Isa::Avx512`]: Zen 4. Other processors take as long for a half,
+/// and Intel's take longer where halves and whole vectors alternate.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn halves_are_cheaper() -> bool {
     const AMD: [u32; 3] = [0x6874_7541, 0x6974_6e65, 0x444d_4163];

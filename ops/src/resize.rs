@@ -292,11 +292,11 @@ fn repetitions(params: &Params, scales: Option<&[f64]>, rank: usize) -> Option<V
 }
 
 /// Repeats every element along an axis.
-fn repeated(x: Tensor<'_>, axis: usize, by: i64) -> Result<Tensor<'_>> {
+pub(crate) fn repeated(x: Tensor<'_>, axis: usize, by: i64) -> Result<Tensor<'_>> {
     let mut dims = x.dims()?;
     dims.set(axis, dims.at(axis) * by);
     let mut map = vars(dims.len());
-    map[axis] = map[axis].floor_div(by, &dims);
+    map[axis] = map[axis].floor_div(by.max(1), &dims);
     Ok(x.view(map, None, dims))
 }
 

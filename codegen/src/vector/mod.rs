@@ -321,8 +321,7 @@ const WHOLE: u32 = 16;
 
 /// Whether a loop is worth a call, as far as its length is known.
 fn pays(kernel: &Kernel, l: &VectorLoop) -> bool {
-    let in_place = kernel.is_on_blocks() && kernel.buf(Buf(0)).writable;
-    if in_place && l.code.len() <= FEW_IN_PLACE && l.kernel_lanes < WHOLE {
+    if kernel.is_in_place_on_blocks() && l.code.len() <= FEW_IN_PLACE && l.kernel_lanes < WHOLE {
         return false;
     }
     let known = |lo: &Index, hi: &Index| hi.sub(lo).as_extent().and_then(Extent::known);

@@ -388,9 +388,15 @@ impl Kernel {
     }
 
     /// Whether a library calls the kernel on blocks, with the index parameters of
-    /// [`tensorc_abi::library::epilogue_scalars`]: it writes its first buffer, in which nothing else that it reads lies.
+    /// [`tensorc_abi::library::epilogue_scalars`]. It writes one buffer, in which nothing else that it reads lies: its first, or its
+    /// second where the first has sums that lie apart.
     pub fn is_on_blocks(&self) -> bool {
         !self.is_parallel() && !self.is_launch() && self.scalars.len() == BLOCK_SCALARS
+    }
+
+    /// Whether it is called on blocks ([`Kernel::is_on_blocks`]) that it reads and writes.
+    pub fn is_in_place_on_blocks(&self) -> bool {
+        self.is_on_blocks() && self.buffers.first().is_some_and(|first| first.writable)
     }
 
     /// A variable of the kernel.

@@ -95,6 +95,13 @@ fn cutting_and_joining() {
     expect("slice", &empty, none(), &[0], &[]);
     let reflect = none().with("mode", text("reflect"));
     expect("pad", &[count(&[3]), i64s(&[2, 3])], reflect, &[8], &[3., 2., 1., 2., 3., 2., 1., 2.]);
+    // Nothing is reflected of an axis without elements.
+    let beside = |width| none().with("mode", text("reflect")).with("pad_width", ints(&[0, width, 1, 0]));
+    expect("mx_pad", &[count(&[0, 2])], beside(0), &[0, 3], &[]);
+    assert!(run_all("mx_pad", &[count(&[0, 2])], beside(1), 1).is_err_and(|why| why.contains("pad_width")));
+    let repeats = |n: i64| none().with("repeats", ParamValue::Int(n)).with("axis", ParamValue::Int(0));
+    expect("mx_repeat", &[count(&[2])], repeats(2), &[4], &[1., 1., 2., 2.]);
+    expect("mx_repeat", &[count(&[2])], repeats(0), &[0], &[]);
     let wrap = none().with("mode", text("wrap"));
     expect("pad", &[count(&[3]), i64s(&[1, 2])], wrap, &[6], &[3., 1., 2., 3., 1., 2.]);
     expect("pad", &[count(&[3]), i64s(&[-1, 1]), f32s(&[], &[9.])], none(), &[3], &[2., 3., 9.]);

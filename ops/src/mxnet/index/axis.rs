@@ -21,7 +21,7 @@ fn positions(indices: Tensor<'_>, n: u64, wrap: bool) -> Result<Tensor<'_>> {
     Ok(g.map(&[indices], DType::I64, &indices.dims()?, |_, a| in_range(&a[0].cast(DType::I64), n, wrap)))
 }
 
-/// The extent of an axis, which is a number for all shapes.
+/// The extent of an axis as a number: positions along it are tested against that.
 fn number(dims: &Extents, axis: usize) -> u64 {
     dims.at(axis).fixed() as u64
 }

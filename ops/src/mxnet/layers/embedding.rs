@@ -5,10 +5,10 @@ use crate::prelude::*;
 pub fn embedding() -> OpDef {
     let compute = formula(|g, _| {
         let [data, weight] = g.operands();
-        let last = weight.dims()?[0] as f64 - 1.0;
+        let rows = weight.dims()?[0];
         let rows = g.map(&[data], DType::I64, &data.dims()?, |_, a| {
             let at = a[0].cast(DType::I64);
-            at.max(&at.lit(0.0)).min(&at.lit(last))
+            at.max(&at.lit(0.0)).min(&at.lit(rows as f64 - 1.0))
         });
         Ok(weight.gather(rows, 0))
     });

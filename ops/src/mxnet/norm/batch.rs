@@ -1,6 +1,6 @@
 //! Batch normalisation: by the batch's statistics in training, by moving ones otherwise.
 
-use super::layer::with_mean_and_variance;
+use super::layer::{along, with_mean_and_variance};
 use crate::norm::{moments, running};
 use crate::prelude::*;
 
@@ -45,8 +45,7 @@ impl Channels {
     fn new(g: GraphScope<'_>, params: &Params, dims: &Extents) -> Result<Channels> {
         let axis = g.check(axis(params, dims.len()))?;
         let rest: Vec<usize> = (0..dims.len()).filter(|a| *a != axis).collect();
-        let shaped = dims.all().enumerate().map(|(a, n)| if a == axis { n } else { Extent::ONE }).collect();
-        Ok(Channels { rest, shaped })
+        Ok(Channels { rest, shaped: along(dims, axis) })
     }
 
     /// A vector over channels in the type `dtype`, shaped to broadcast.
@@ -136,7 +135,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<O
     let scale = channels.scale(params, inverse, wide);
     let mut inner = head;
     if of_batch(params) {
-        let count = channels.rest.iter().map(|axis| ty.dims[*axis]).product::<u64>() as f64;
+        let count = channels.rest.iter().map(|axis| ty.dims.at(*axis)).product::<Extent>().fixed() as f64;
         let (share, slope) = (of_beta * (1.0 / count), of_gamma * (1.0 / count));
         let tilt = normal * slope;
         inner = inner - share - tilt;

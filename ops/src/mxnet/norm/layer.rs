@@ -25,7 +25,7 @@ impl Frame {
 type Framing = fn(&NodeCtx<'_>, &DenseType) -> Result<Frame, OpError>;
 
 /// One entry along `axis`.
-fn along(dims: &Extents, axis: usize) -> Extents {
+pub(super) fn along(dims: &Extents, axis: usize) -> Extents {
     dims.all().enumerate().map(|(i, n)| if i == axis { n } else { Extent::ONE }).collect()
 }
 

@@ -1,6 +1,7 @@
 //! Images brought to another size, and the patches under a sliding window.
 
 use crate::prelude::*;
+use crate::resize::repeated;
 
 pub fn ops() -> Vec<OpDef> {
     vec![adaptive_avg_pooling(), bilinear_resize(), up_sampling()]
@@ -187,15 +188,10 @@ fn nearest<'g>(x: Tensor<'g>, size: &Extents) -> Result<Tensor<'g>> {
     if dims.len() != 4 {
         return x.graph().check(Err(OpError(format!("images have four axes, found {dims:?}"))));
     }
-    let out = Extents::of([dims.at(0), dims.at(1), size.at(0), size.at(1)]);
-    let mut map = vars(4);
-    for axis in [2, 3] {
-        let (to, from) = (out.at(axis), dims.at(axis));
-        let from = from.as_divisor();
-        let factor = to.sure_quotient(from).unwrap_or_else(|| to.div_floor(from));
-        map[axis] = map[axis].floor_div(factor.greatest(1).fixed(), &out);
-    }
-    Ok(x.view(map, None, out))
+    [2, 3].into_iter().try_fold(x, |x, axis| {
+        let factor = size.at(axis - 2).div_floor(dims.at(axis).as_divisor());
+        repeated(x, axis, factor.greatest(1).fixed())
+    })
 }
 
 /// Kernel, stride and pad of the transposed convolution that interpolates.
@@ -238,7 +234,7 @@ fn nearest_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         reject_if(dims.len() != 4, || format!("{}: expected rank 4, found rank {}", cx.input_name(i), dims.len()))?;
         for (axis, n) in size.iter().enumerate() {
             if let Some(own) = dims[2 + axis].as_extent()
-                && (own == 0 || n.sure_quotient(own).is_none() && n.rem_floor(own) != 0)
+                && (own == 0 || !own.divides(*n))
             {
                 return Err(OpError(format!("{}, axis {}: {n} is no multiple of {own}", cx.input_name(i), 2 + axis)));
             }

@@ -287,7 +287,8 @@ fn pad() -> OpDef {
         for (i, (before, after)) in widths.into_iter().enumerate() {
             let add = before + after;
             if let (Some(n), Some("reflect")) = (cx.resolve(x[i]).as_extent(), cx.params.str("mode"))
-                && (n <= before.max(after) || n == 0)
+                && before.max(after) > 0
+                && n <= before.max(after)
             {
                 return Err(OpError(format!(
                     "parameter `pad_width`: axis {i} of {n} elements cannot be reflected so far"

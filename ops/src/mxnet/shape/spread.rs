@@ -3,6 +3,7 @@
 use crate::index::all_but;
 use crate::mxnet::reduce::line;
 use crate::prelude::*;
+use crate::resize::repeated;
 use crate::views::broadcast;
 
 pub fn ops() -> Vec<OpDef> {
@@ -153,12 +154,9 @@ fn repeats(params: &Params) -> Result<u64, OpError> {
 
 fn repeat() -> OpDef {
     let compute = formula(|g, cx| {
-        let out = &cx.outputs[0].dims;
-        let n = repeats(cx.params).or_fail(&g)?.max(1);
+        let n = repeats(cx.params).or_fail(&g)?;
         let (x, axis) = line(g.operand(0), cx.params.int("axis"))?;
-        let mut map = vars(out.len());
-        map[axis] = map[axis].floor_div(n as i64, out);
-        Ok(x.view(map, None, out))
+        repeated(x, axis, n as i64)
     });
     let infer = shape_rule(|cx| {
         let n = repeats(cx.params)?;
@@ -166,11 +164,11 @@ fn repeat() -> OpDef {
         match cx.params.int("axis") {
             Some(axis) => {
                 let at = cx.axis(axis, x.len())?;
-                all_but(cx, 0, &x, at, x[at].as_extent().map(|d| Dim::of(d * n)))
+                all_but(cx, 0, &x, at, x[at].as_extent().map(|d| Dim::of(d.saturating_mul(n))))
             }
             None => {
-                let len = x.iter().map(|d| d.as_extent()).product::<Option<Extent>>();
-                partial(cx, 0, &[len.map(|len| Dim::of(len * n))])
+                let dims = x.iter().map(|d| d.as_extent()).collect::<Option<Extents>>();
+                partial(cx, 0, &[dims.map(|dims| Dim::of(dims.count().saturating_mul(n)))])
             }
         }
     });
