@@ -102,6 +102,5 @@ fn unknown(graph: &Graph, name: &str) -> String {
     let inputs = graph.inputs().iter().map(|n| graph.node(*n).name.to_string());
     let dims = open_dims(graph).into_iter().map(|(_, n)| format!("?{n}"));
     let known: Vec<String> = inputs.chain(dims).collect();
-    let hint = if name.contains('=') { "; every name is given by itself" } else { "" };
-    format!("shape of `{name}`: no such input or open dimension; there are: {}{hint}", known.join(", "))
+    format!("shape of `{name}`: no such input or open dimension; there are: {}", known.join(", "))
 }

@@ -23,7 +23,7 @@ use crate::open_shape::OpenShape;
 use crate::outputs::OutputMemory;
 use crate::part_code::PartCode;
 use crate::parts::PartSource;
-use crate::program::most_runs;
+use crate::program::{Program, most_runs};
 use crate::session::{SessionCode, Signature};
 
 /// Templates kept: of one for each set of dimensions that have one element or none, and those that need numbers for some.
@@ -195,6 +195,11 @@ impl OpenModel {
             // What a plan for this shape alone takes may be within limits that this one exceeds.
             Err(_) => self.specialised(compiler, types, report),
         }
+    }
+
+    /// The program for inputs of these types; `None` if no plan holds for them, or this one takes more than limits allow.
+    pub fn program(&self, compiler: &Compiler, types: &[DenseType], mut report: Report) -> Option<Program> {
+        self.plan(compiler, types, &mut report)?.program(compiler, types, report).ok()
     }
 
     /// Code that is compiled for inputs of these types alone, for which the template holds.

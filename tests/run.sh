@@ -133,11 +133,12 @@ essential "format and lints" lints
 essential "build" build
 part "tests" tests 'tools?' 'python?' 'chromium?'
 part "examples" examples
+beside "MPI (Open MPI)" mpi_open openmpi
 part "Python package" python_package python311
+joined
 part "LLVM back end" llvm llvm
 part "GPU kernels" gpu_kernels 'python?'
 part "GPU bundle" gpu_bundle llvm
-part "MPI (Open MPI)" mpi_open openmpi
 part "longest record" longest_record
 part "other processors" processors 'cross?'
 part "other processors (LLVM)" processors_llvm llvm 'cross?'

@@ -24,6 +24,8 @@ declare -A reasons=()
 names=() outcomes=() seconds=() notes=()
 # The part that runs and since when; why no more parts are run.
 running='' started=0 stopped=''
+# The part beside it: name, output, since when, note, process.
+background=()
 
 commands() {
     local name
@@ -167,17 +169,31 @@ record() {
     names+=("$1") outcomes+=("$2") seconds+=("$3") notes+=("$4")
 }
 
-# part NAME FUNCTION [GROUP…]: runs a part, unless a group of tools that it needs is missing. A group that it can do
-# without ends in `?`. Not to be called in a condition: the shell would not stop the function at a failure.
-part() {
-    local name="$1" function="$2" group status note=''
-    shift 2
-    [ -z "$stopped" ] || { record "$name" skipped - "$stopped"; return 0; }
+# possible NAME [GROUP…]: whether a part can run: no group of tools that it needs is missing. A group that it can do
+# without ends in `?`; $note then says so.
+possible() {
+    local name="$1" group
+    shift
+    note=''
+    [ -z "$stopped" ] || { record "$name" skipped - "$stopped"; return 1; }
     for group; do
         has "${group%\?}" && continue
-        [ "$group" != "${group%\?}" ] || { record "$name" skipped - "no $(lack "$group")"; return 0; }
+        [ "$group" != "${group%\?}" ] || { record "$name" skipped - "no $(lack "$group")"; return 1; }
         note="${note:+$note; }without $(lack "${group%\?}")"
     done
+}
+
+# ended NAME STATUS SECONDS: records what came of a part.
+ended() {
+    if [ "$2" = 0 ]; then record "$1" ran "$3" "$note"; else record "$1" failed "$3" "status $2${note:+; $note}"; fi
+}
+
+# part NAME FUNCTION [GROUP…]: runs a part, if it is possible. Not to be called in a condition: the shell would not stop
+# the function at a failure.
+part() {
+    local name="$1" function="$2" note status
+    shift 2
+    possible "$name" "$@" || return 0
     printf '\n== %s\n' "$name"
     running="$name" started=$SECONDS
     set +e
@@ -188,11 +204,39 @@ part() {
     status=$?
     set -e
     running=
-    if [ $status = 0 ]; then
-        record "$name" ran $((SECONDS - started)) "$note"
-    else
-        record "$name" failed $((SECONDS - started)) "status $status${note:+; $note}"
-    fi
+    ended "$name" $status $((SECONDS - started))
+}
+
+# beside NAME FUNCTION [GROUP…]: as `part`, of one that mostly waits: other parts run meanwhile, up to `joined`, which shows
+# its output.
+beside() {
+    local name="$1" function="$2" note
+    shift 2
+    possible "$name" "$@" || return 0
+    background=("$name" "$(mktemp)" "$SECONDS" "$note")
+    # A process group of its own can be stopped as a whole.
+    set -m
+    (
+        set -euo pipefail
+        trap 'printf "\n%s\n" $SECONDS' EXIT
+        "$function"
+    ) >"${background[1]}" 2>&1 </dev/null &
+    set +m
+    background+=($!)
+}
+
+joined() {
+    [ ${#background[@]} != 0 ] || return 0
+    local name="${background[0]}" log="${background[1]}" note="${background[3]}" status=0 last
+    running="$name" started="${background[2]}"
+    wait "${background[4]}" || status=$?
+    background=() running=
+    # The last line is the time of the end.
+    last="$(tail -n 1 "$log")"
+    printf '\n== %s\n' "$name"
+    head -n -1 "$log"
+    rm "$log"
+    ended "$name" $status $((last - started))
 }
 
 # A part without which the others make no sense.
@@ -206,6 +250,10 @@ summary() {
     local status=$? i
     declare -A count=([ran]=0 [failed]=0 [skipped]=0)
     [ -z "$running" ] || record "$running" failed $((SECONDS - started)) interrupted
+    if [ ${#background[@]} != 0 ]; then
+        kill -TERM -- "-${background[4]}" 2>/dev/null || true
+        record "${background[0]}" failed $((SECONDS - background[2])) interrupted
+    fi
     printf '\n%-26s%-9s%8s\n' part outcome seconds
     for i in "${!names[@]}"; do
         printf '%-26s%-9s%8s%s\n' "${names[i]}" "${outcomes[i]}" "${seconds[i]}" "${notes[i]:+  ${notes[i]}}"

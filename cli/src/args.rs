@@ -266,6 +266,7 @@ impl ModelArgs {
         kept_nodes_exist(compiler, &model)?;
         if model.has_lists() {
             let stored = file.map(npz::read).transpose()?.unwrap_or_default();
+            let shapes = arrays::entries(shapes);
             let options = shapes.iter().chain(&self.values).filter_map(|text| Some(text.rsplit_once('=')?.0));
             let given: Vec<&str> = options.chain(stored.iter().map(|(name, _)| name.as_str())).collect();
             if given.is_empty() {

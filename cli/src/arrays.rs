@@ -59,6 +59,26 @@ pub fn inputs(model: &Model, file: Option<&Path>, extents: &[String]) -> Result<
     }
 }
 
+/// The entries of arguments of `--shape`, each of which may hold several: `batch=4,length=1..9`. A comma before a text without `=`
+/// separates extents.
+pub fn entries(args: &[String]) -> Vec<String> {
+    let mut entries = vec![];
+    for arg in args {
+        let mut entry = String::new();
+        for (i, piece) in arg.split(',').enumerate() {
+            match i {
+                0 => entry.push_str(piece),
+                _ if entry.contains('=') && piece.contains('=') => {
+                    entries.push(std::mem::replace(&mut entry, piece.to_owned()));
+                }
+                _ => entry.extend([",", piece]),
+            }
+        }
+        entries.push(entry);
+    }
+    entries
+}
+
 /// The extents given by `--shape NAME=N,…`, by name.
 pub fn shapes(args: &[String]) -> Result<BTreeMap<String, Vec<u64>>, CliFailure> {
     let one = |text: &String| -> Result<(String, Vec<u64>), CliFailure> {
@@ -67,7 +87,7 @@ pub fn shapes(args: &[String]) -> Result<BTreeMap<String, Vec<u64>>, CliFailure>
         let extents: Result<Vec<u64>, _> = list.split(',').filter(|s| !s.is_empty()).map(str::parse).collect();
         Ok((name.to_owned(), extents.map_err(|_| bad())?))
     };
-    args.iter().map(one).collect()
+    entries(args).iter().map(one).collect()
 }
 
 /// The values given by `--value NAME=X,…`, by name, of the types the model declares.
@@ -130,5 +150,21 @@ fn summary(t: &Tensor) -> String {
         0 => "[]".into(),
         1..=MAX_SHOWN_ELEMENTS => format!("[{}]", shown.join(", ")),
         _ => format!("[{}{more}] min {:.6} max {:.6}", shown.join(", "), range.0, range.1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_may_hold_several_shapes() {
+        let split = |text: &str| entries(&[text.to_owned()]);
+        assert_eq!(split("batch=1..64,length=1..4096"), ["batch=1..64", "length=1..4096"]);
+        assert_eq!(split("x=1,3,8,8,batch=4"), ["x=1,3,8,8", "batch=4"]);
+        assert_eq!(split("x[0]=3,4"), ["x[0]=3,4"]);
+        assert_eq!(split("in,put=2,3"), ["in,put=2,3"]);
+        assert_eq!(split("height=32..640/32,x="), ["height=32..640/32", "x="]);
+        assert_eq!(split("nonsense"), ["nonsense"]);
     }
 }

@@ -100,7 +100,8 @@ pub fn run(args: &AheadArgs) -> Result<(), CliFailure> {
     }
     let compiler = args.compile.compiler_with(None, options)?;
     let model = args.model.load(&compiler, &args.shapes)?;
-    let (ranges, shapes): (Vec<String>, Vec<String>) = args.shapes.iter().cloned().partition(|s| s.contains(".."));
+    let (ranges, shapes): (Vec<String>, Vec<String>) =
+        arrays::entries(&args.shapes).into_iter().partition(|s| s.contains(".."));
     let request = AotRequest {
         name: args.name.clone().unwrap_or_else(|| identifier(&args.out)),
         shapes: arrays::shapes(&shapes)?,

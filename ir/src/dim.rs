@@ -191,6 +191,16 @@ impl DimTable {
         }
     }
 
+    /// Whether an equation states a variable as an affine expression of another.
+    pub fn follows(&self, variable: DimId, from: DimId) -> bool {
+        let is = |dim: &Dim, id: DimId| self.resolve(*dim) == self.resolve(Dim::Sym(id));
+        let states = |equation: &Equation| match equation {
+            Equation::Affine { out, input, .. } => is(out, variable) && is(input, from),
+            _ => false,
+        };
+        self.equations.iter().any(|(equation, _)| states(equation))
+    }
+
     /// Applies the equations until nothing new follows. Returns whether something was learnt.
     pub fn solve(&mut self) -> Result<bool, DimConflict> {
         let mut learnt = false;

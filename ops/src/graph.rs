@@ -481,6 +481,22 @@ impl<'g> Tensor<'g> {
         self.map_with(&[], |_, a| f(&a[0]))
     }
 
+    /// The elements times `factor / n`.
+    pub fn over_extent(self, factor: f64, n: Extent) -> Tensor<'g> {
+        if let Some(n) = n.known() {
+            let share = factor / n.max(1) as f64;
+            return if share == 1.0 { self } else { self * share };
+        }
+        let wide = DType::F64;
+        let quotient = |s: &ScalarBuilder, _: &[Ex], n: &[Ex]| s.number(wide, factor) / n[0].cast(wide);
+        let share = self.graph.map_with_extents(&[], &Extents::of([n]), wide, [], quotient);
+        self.graph.join(&[self, share], |b, values| {
+            let dtype = b.ty(values[0])?.dtype;
+            let share = b.converted(values[1], dtype)?;
+            b.op("mul", &[values[0], share], Params::new())
+        })
+    }
+
     /// An element-wise expression of this tensor and of others that broadcast to it; the result has its type and shape.
     pub fn map_with(self, others: &[Tensor<'g>], f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex) -> Tensor<'g> {
         self.graph.join(&[&[self], others].concat(), |b, inputs| {

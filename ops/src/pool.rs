@@ -9,15 +9,19 @@ pub fn ops() -> Vec<OpDef> {
         max_pool(),
         average_pool(),
         lp_pool(),
-        global_pool("global_max_pool", "The maximum over the spatial axes.", |_, _| PoolFold::Max)
-            .onnx("GlobalMaxPool", 1),
-        global_pool("global_average_pool", "The mean over the spatial axes.", |_, n| PoolFold::Mean(n))
+        global_pool("global_max_pool", "The maximum over the spatial axes.", |_, x, axes| {
+            whole(x, axes, PoolFold::Max)
+        })
+        .onnx("GlobalMaxPool", 1),
+        global_pool("global_average_pool", "The mean over the spatial axes.", |_, x, axes| mean_of(x, axes))
             .onnx("GlobalAveragePool", 1)
             .ulp(2.0),
-        global_pool("global_lp_pool", "The p-norm over the spatial axes.", |params, _| norm_of(params))
-            .param("p", 2, "")
-            .onnx("GlobalLpPool", 2)
-            .ulp(4.0),
+        global_pool("global_lp_pool", "The p-norm over the spatial axes.", |params, x, axes| {
+            whole(x, axes, norm_of(params))
+        })
+        .param("p", 2, "")
+        .onnx("GlobalLpPool", 2)
+        .ulp(4.0),
         max_unpool(),
     ]
 }
@@ -143,16 +147,21 @@ fn max_pool() -> OpDef {
         .onnx("MaxPool", 1)
 }
 
-/// What a step along each spatial axis adds to a position in a plane.
-fn position_strides(params: &Params, spatial: &[u64]) -> Vec<i64> {
-    let rank = spatial.len();
-    let mut strides = vec![1i64; rank];
+/// What a step along each spatial axis of [n, c, spatial…] adds to a position in a plane.
+fn position_strides(params: &Params, x: &DenseType) -> Vec<Extent> {
+    let (rank, n) = (x.rank() - 2, |axis: usize| x.dims.at(2 + axis));
+    let mut strides = vec![Extent::ONE; rank];
     if params.int("storage_order") == Some(1) {
-        (1..rank).for_each(|i| strides[i] = strides[i - 1] * spatial[i - 1] as i64);
+        (1..rank).for_each(|i| strides[i] = strides[i - 1] * n(i - 1));
     } else {
-        (1..rank).rev().for_each(|i| strides[i - 1] = strides[i] * spatial[i] as i64);
+        (1..rank).rev().for_each(|i| strides[i - 1] = strides[i] * n(i));
     }
     strides
+}
+
+/// Elements of a plane of [n, c, spatial…].
+fn plane_of(x: &DenseType) -> Extent {
+    x.dims.range(2..).count()
 }
 
 /// Every element gets the gradients of the windows whose first maximum it is.
@@ -166,23 +175,22 @@ fn max_pool_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     let (ty, out) = (x.ty()?, head.dims()?);
     let window = window.trimmed(&ty.dims.range(2..), &out.range(2..));
     let rank = window.kernel.len();
-    let dims = [&ty.dims[..], &window.kernel].concat();
+    let dims = followed_by(&ty.dims, &window.kernel);
     let v = vars(dims.len());
     let mut map = v[..2].to_vec();
     for i in 0..rank {
-        let from = v[2 + i].sub(&v[2 + rank + i].scale(window.dilations[i])).offset(window.lead(i, ty.dims[2 + i]));
-        map.push(from.exact_quotient(window.strides[i], out[2 + i], &dims[..]));
+        let from = v[2 + i].sub(&v[2 + rank + i].scale(window.dilations[i])).offset(window.lead(i, ty.dims.at(2 + i)));
+        map.push(from.exact_quotient(window.strides[i], out.at(2 + i), &dims));
     }
     let wide = compute_type(ty.dtype);
     let zero = Scalar::zero(ty.dtype);
     let reaching = head.view(map.clone(), Some(zero), &dims);
     let winner = indices.view(map, Some(Scalar::i64(-1)), &dims);
-    let strides = position_strides(cx.node.params, &ty.dims[2..]);
-    let plane: u64 = ty.dims[2..].iter().product();
-    let parts = g.map(&[winner, reaching], wide, &dims, |s, a| {
-        let int = |n: i64| s.constant(Scalar::i64(n));
-        let start = (s.coord(0) * int(ty.dims[1] as i64) + s.coord(1)) * int(plane as i64);
-        let own = (0..rank).fold(start, |at, i| at + s.coord(2 + i) * int(strides[i]));
+    let extents: Extents =
+        [ty.dims.at(1), plane_of(&ty)].into_iter().chain(position_strides(cx.node.params, &ty)).collect();
+    let parts = g.map_with_extents(&[winner, reaching], &extents, wide, &dims, |s, a, extents| {
+        let start = (s.coord(0) * &extents[0] + s.coord(1)) * &extents[1];
+        let own = (0..rank).fold(start, |at, i| at + s.coord(2 + i) * &extents[2 + i]);
         a[0].eq(&own).select(&a[1], &a[1].lit(0.0))
     });
     let sum = parts.reduced(sum_of(wide, &kernel_axes(rank), false, Ex::clone, |s| s.cast(ty.dtype)))?;
@@ -192,18 +200,17 @@ fn max_pool_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
 /// Maximum and its position in the operand; the lowest position among equals.
 pub(crate) fn max_with_index(x: &DenseType, window: &SpatialWindow, params: &Params) -> Result<Reduction, OpError> {
     let (wide, rank) = (compute_type(x.dtype), window.kernel.len());
-    let (spatial, strides) = (&x.dims[2..], position_strides(params, &x.dims[2..]));
-    let plane: u64 = spatial.iter().product();
+    let strides = position_strides(params, x);
     let map = ScalarFn::build(&[x.dtype], |b, a| {
         let int = |n: i64| b.constant(Scalar::i64(n));
-        let mut at = (b.coord(0) * int(x.dims[1] as i64) + b.coord(1)) * int(plane as i64);
+        let mut at = (b.coord(0) * int(x.dims.at(1).fixed()) + b.coord(1)) * int(plane_of(x).fixed());
         let mut inside: Option<Ex> = None;
-        for i in 0..rank {
+        for (i, step) in strides.iter().enumerate() {
             let p = b.coord(2 + i) * int(window.strides[i]) + b.coord(2 + rank + i) * int(window.dilations[i])
-                - int(window.lead(i, spatial[i]).fixed());
-            let ok = p.ge(&int(0)) & p.lt(&int(spatial[i] as i64));
+                - int(window.lead(i, x.dims.at(2 + i)).fixed());
+            let ok = p.ge(&int(0)) & p.lt(&int(x.dims.at(2 + i).fixed()));
             inside = Some(inside.map_or(ok.clone(), |all| all & ok));
-            at = at + p * int(strides[i]);
+            at = at + p * int(step.fixed());
         }
         let at = inside.map_or(at.clone(), |ok| ok.select(&at, &int(i64::MAX)));
         vec![a[0].cast(wide), at]
@@ -406,19 +413,24 @@ fn lp_pool() -> OpDef {
         .ulp(4.0)
 }
 
-/// `fold` is given the parameters and the number of elements of an image.
-fn global_pool(name: &'static str, doc: &'static str, fold: fn(&Params, f64) -> PoolFold) -> OpDef {
+/// What is made of all elements of an image.
+fn whole<'g>(x: Tensor<'g>, axes: &[usize], fold: PoolFold) -> Result<Tensor<'g>> {
+    x.reduced(fold.over(x.ty()?.dtype, axes, true))
+}
+
+/// The mean along axes; without any, the operand.
+fn mean_of<'g>(x: Tensor<'g>, axes: &[usize]) -> Result<Tensor<'g>> {
+    Ok(if axes.is_empty() { x } else { x.mean(axes) })
+}
+
+/// Computes what is made of an operand along its spatial axes.
+type FoldImages = for<'g> fn(&Params, Tensor<'g>, &[usize]) -> Result<Tensor<'g>>;
+
+fn global_pool(name: &'static str, doc: &'static str, fold: FoldImages) -> OpDef {
     let compute = formula(move |g, cx| {
-        let ty = g.operand(0).ty()?;
-        let axes: Vec<usize> = (2..ty.rank()).collect();
-        let count = ty.dims.range(2..).count();
-        let Some(n) = count.known() else {
-            return match fold(cx.params, 1.0) {
-                PoolFold::Mean(_) => Ok(g.operand(0).mean(&axes)),
-                fold => g.operand(0).reduced(fold.over(ty.dtype, &axes, true)),
-            };
-        };
-        g.operand(0).reduced(fold(cx.params, n as f64).over(ty.dtype, &axes, true))
+        let x = g.operand(0);
+        let axes: Vec<usize> = (2..x.ty()?.rank()).collect();
+        fold(cx.params, x, &axes)
     });
     let infer = shape_rule(|cx| {
         let Some(x) = open_rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };

@@ -28,5 +28,5 @@ pub(crate) use crate::rules::{
     multiple_of, one_element, open_rank_in, open_ranked, output_dims, partial, rank_in, ranked, reject_if, same,
     shaped, tabulated,
 };
-pub(crate) use crate::views::{Build, OrFail, lowest, max_of, row_major, sum_of, vars, widen};
+pub(crate) use crate::views::{Build, OrFail, followed_by, lowest, max_of, row_major, sum_of, vars, widen};
 pub(crate) use crate::window::{AutoPad, SpatialWindow};

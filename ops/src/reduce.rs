@@ -137,20 +137,29 @@ fn mean() -> OpDef {
         let keep_dims = cx.params.bool("keepdims") != Some(false);
         let count = axes.iter().map(|&a| ty.dims.at(a)).product::<Extent>();
         if let Some(n) = count.known() {
-            let mean = |sum: &Ex| (sum / n as f64).cast(ty.dtype);
+            let mean = |sum: &Ex| match sum.dtype().is_float() {
+                true => (sum * (1.0 / n as f64)).cast(ty.dtype),
+                false => (sum / n as f64).cast(ty.dtype),
+            };
             return x.reduced(sum_of(ty.dtype, &axes, keep_dims, Ex::clone, mean));
         }
         let sum = x.reduced(sum_of(ty.dtype, &axes, keep_dims, Ex::clone, Ex::clone))?;
         let (count, out) = (g.extents(&Extents::from_iter([count])).reshape([]), &cx.outputs[0]);
-        Ok(g.map(&[sum, count], ty.dtype, &out.dims, |_, a| {
-            // A count that the type does not hold is the greatest number of it, as where it is known.
-            let by = if a[0].dtype().is_float() { a[1].clone() } else { a[1].cast(DType::F64) };
-            &a[0] / by.cast(a[0].dtype())
+        Ok(g.map(&[sum, count], ty.dtype, &out.dims, |s, a| {
+            let (dtype, wide) = (a[0].dtype(), a[1].cast(DType::F64));
+            match dtype.is_float() {
+                true => &a[0] * (s.number(DType::F64, 1.0) / wide).cast(dtype),
+                // A count that the type does not hold is the greatest number of it, as where it is known.
+                false => &a[0] / wide.cast(dtype),
+            }
         }))
     });
-    reduction_entry(define("reduce_mean", "(Σ x) / count.", compute, shape_rule(reduced_shape)), NUMBERS)
-        .onnx("ReduceMean", 18)
-        .ulp(1.0)
+    reduction_entry(
+        define("reduce_mean", "Σ x · (1 / count), of integers (Σ x) / count.", compute, shape_rule(reduced_shape)),
+        NUMBERS,
+    )
+    .onnx("ReduceMean", 18)
+    .ulp(1.0)
 }
 
 /// Exponents are taken relative to the greatest finite element.

@@ -26,6 +26,11 @@ pub fn row_major(s: &ScalarBuilder, extents: &[Ex]) -> Ex {
     (1..extents.len()).fold(first, |at, axis| at * &extents[axis] + s.coord(axis))
 }
 
+/// Extents, and behind them those of a window.
+pub fn followed_by(dims: &Extents, window: &[u64]) -> Extents {
+    dims.all().chain(window.iter().map(|n| Extent::from(*n))).collect()
+}
+
 /// Row-major reinterpretation of `from` as `to`, of the same size.
 pub fn reshape(from: &(impl Axes + ?Sized), to: &(impl Axes + Ranges + ?Sized)) -> View {
     let offset = linearize(&vars(to.rank()), to);

@@ -173,6 +173,8 @@ impl<'a> TemplateRequest<'a> {
             let Some(id) = open.dim else { continue };
             graph.dims.unify(Dim::Sym(id), Dim::of(*number), &Origin(graph.dims.name(id))).ok()?;
         }
+        // Inference refuses what contradicts.
+        graph.dims.solve().ok();
         let declared = |(i, source): (usize, &ShapeSource)| {
             if source.kind == SourceKind::Input {
                 return graph.dense(source.value).ok();
@@ -210,7 +212,8 @@ impl<'a> TemplateRequest<'a> {
             for (axis, dim) in dims.iter().enumerate() {
                 let Dim::Sym(id) = *dim else { continue };
                 let given = given(axis)?;
-                if all.iter().all(|other| other.dim != Some(id)) {
+                let is_known = |of: DimId| of == id || self.graph.dims.follows(id, of);
+                if !all.iter().filter_map(|other| other.dim).any(is_known) {
                     let (name, typical) = (self.graph.dims.name(id).to_string(), self.graph.dims.typical(id));
                     let place = (source, axis);
                     all.push(OpenNumber { dim: Some(id), name, place, source: from, given, typical });

@@ -1,6 +1,7 @@
 //! Imperative arrays, as their users see them.
 
 mod errors;
+mod extents;
 mod functions;
 mod fusion;
 mod lent;

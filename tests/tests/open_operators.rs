@@ -212,6 +212,28 @@ const CASES: &[Case] = &[
         below: 6,
     },
     Case {
+        name: "MXNet's sequences",
+        text: "graph @main(%x: f32[?n, ?m, 6], %l: f32[?m]) {
+  %a = mx_sequence_last(%x, %l) {use_sequence_length = true}
+  %b = mx_sequence_last(%x)
+  %c = mx_sequence_reverse(%x, %l) {use_sequence_length = true}
+  %d = mx_sequence_reverse(%x)
+  return %a, %b, %c, %d
+}",
+        below: 1,
+    },
+    Case {
+        name: "MXNet's assignments to parts, and patches",
+        text: "graph @main(%x: f32[?n, ?p], %y: f32[2, 4], %i: f32[?m, 2, 7, 9]) {
+  %a = mx_slice_assign(%x, %y) {begin = [1, -1], end = [3, -5], step = [1, -1]}
+  %b = mx_slice_assign_scalar(%x) {begin = [1, 1], end = [5, 4], step = [2, 1], scalar = 7.5}
+  %c = mx_im2col(%i) {kernel = [3, 2], stride = [2, 1], pad = [1, 0]}
+  %d = mx_col2im(%c) {kernel = [3, 2], stride = [2, 1], pad = [1, 0], output_size = [7, 9]}
+  return %a, %b, %c, %d
+}",
+        below: 1,
+    },
+    Case {
         name: "MXNet's attention on interleaved heads",
         text: "graph @main(%x: f32[?n, ?m, 24]) {
   %a = mx_interleaved_matmul_selfatt_qk(%x) {heads = 2}

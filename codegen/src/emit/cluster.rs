@@ -6,7 +6,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
-use tensorc_ir::graph::{Graph, NodeId, NodeKind};
+use tensorc_ir::extent::Axes;
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{MathFn, ScalarFn, ScalarNode, ScalarOp};
 use tensorc_ir::{DType, Extent};
@@ -105,6 +106,11 @@ impl<'a> Cluster<'a> {
 
     /// Whether every value is 32 bits wide or bool, so that vectors of one lane count fit all.
     pub fn is_word_sized(&self) -> bool {
+        self.all_word_sized(|_| true)
+    }
+
+    /// The same of the maps for which `counts` holds, and of all reductions.
+    fn all_word_sized(&self, counts: impl Fn(NodeId) -> bool) -> bool {
         let word = |f: &ScalarFn| {
             f.dtypes.iter().zip(&f.nodes).enumerate().all(|(i, (d, n))| match n {
                 ScalarNode::Const(_) => true,
@@ -112,7 +118,8 @@ impl<'a> Cluster<'a> {
                 _ => d.size() == 4 || d.size() == 1,
             })
         };
-        self.functions.values().all(|f| word(f)) && self.reductions.values().all(|r| word(&r.map) && word(&r.combine))
+        self.functions.iter().all(|(node, f)| !counts(*node) || word(f))
+            && self.reductions.values().all(|r| word(&r.map) && word(&r.combine))
     }
 
     /// Whether vectors are as wide as the processor's.
@@ -133,8 +140,20 @@ impl<'a> Cluster<'a> {
 
     /// Lanes of a vector loop over `extent` iterations; 1 if it is too short for vectors.
     pub fn lanes(&self, extent: Extent) -> u64 {
+        self.lanes_of(extent, self.is_word_sized())
+    }
+
+    /// The same of a loop that reduces a row: what is made of the results of reductions, once for a row, does not count.
+    pub fn row_lanes(&self, extent: Extent) -> u64 {
+        let count = |node: NodeId| self.body.dense(Value { node, port: 0 }).map(|ty| ty.dims.count());
+        let of_rows: Vec<Extent> = self.reductions.keys().filter_map(|node| count(*node).ok()).collect();
+        let in_row = |node: NodeId| count(node).map_or(true, |n| !of_rows.iter().any(|rows| rows.is_surely(n)));
+        self.lanes_of(extent, self.all_word_sized(in_row))
+    }
+
+    fn lanes_of(&self, extent: Extent, word_sized: bool) -> u64 {
         let counted = self.counted.as_ref().map(|(ops, _)| *ops);
-        let widest = match (counted, self.is_word_sized()) {
+        let widest = match (counted, word_sized) {
             (None, words) if self.wide => [8, 16][usize::from(words)],
             (_, false) => 4,
             (counted, true) if counted.unwrap_or_else(|| self.ops()) <= 24 => 16,

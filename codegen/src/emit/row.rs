@@ -278,7 +278,7 @@ impl RowKernel<'_> {
     /// in memory, unless more elements would be left over.
     fn fold_lanes(&self, e: &Inliner<'_>, folds: &[Fold]) -> Result<FoldLanes> {
         let extent = self.inner().extent;
-        let lanes = e.cluster.lanes(extent);
+        let lanes = e.cluster.row_lanes(extent);
         let [fold] = folds else { return Ok(FoldLanes::Known(lanes)) };
         let mut operands = 0;
         for v in e.cluster.body.args(fold.node()) {

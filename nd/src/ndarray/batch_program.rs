@@ -5,13 +5,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
+use tensorc_runtime::Device;
 use tensorc_runtime::array::{ArrayOperand, ArrayView, Chunk};
 use tensorc_runtime::engine::OpName;
 
 use super::inline::inline;
-use super::program::ArrayProgram;
+use super::program::{ArrayProgram, KeyKind, Programs};
 use crate::error::Error;
-use tensorc::ProgramKey;
+use tensorc::{ProgramFamily, ProgramKey};
 
 /// A deferred call.
 pub(super) struct BatchNode {
@@ -108,7 +109,6 @@ pub(super) struct BatchProgram<'a> {
     results: Vec<usize>,
     /// What the part reads.
     pub sources: Vec<ArrayOperand>,
-    pub key: ProgramKey,
 }
 
 impl<'a> BatchProgram<'a> {
@@ -127,7 +127,6 @@ impl<'a> BatchProgram<'a> {
             of_input: vec![],
             results: vec![],
             sources: vec![],
-            key: ProgramKey::of("batch"),
         }
     }
 
@@ -145,35 +144,25 @@ impl<'a> BatchProgram<'a> {
                 }
             }
         }
-        self.key = ProgramKey::of("batch");
         self.members.clear();
         self.sources.clear();
         (self.member, self.of_node, self.of_input) =
             (vec![None; count], vec![None; count], vec![None; self.inputs.len()]);
         let parts: Vec<usize> = (0..count).filter(|i| needed[*i] && self.finished[*i].is_none()).collect();
         for i in parts {
-            let BatchNode { program, operands, .. } = &self.nodes[i];
-            self.key.number(program.number);
-            for slot in operands {
-                self.describe(*slot);
-            }
+            self.nodes[i].operands.iter().for_each(|slot| self.read(*slot));
             self.member[i] = Some(self.members.len());
             self.members.push(i);
         }
         self.results = group.iter().map(|(node, _)| *node).collect();
-        self.key.number(self.results.len() as u64);
-        self.results.iter().for_each(|node| self.key.number(self.member[*node].map_or(0, |m| m as u64)));
     }
 
-    /// A program states the types of what it reads, so that positions are enough.
-    fn describe(&mut self, slot: BatchOperand) {
+    /// Adds an operand to the sources, unless a member of the part computes it.
+    fn read(&mut self, slot: BatchOperand) {
         let (place, source) = match slot {
             BatchOperand::Node(i) => match (self.member[i], &self.finished[i]) {
                 (None, Some(view)) => (&mut self.of_node[i], ArrayOperand::View(view.clone())),
-                (member, _) => {
-                    self.key.small(0);
-                    return self.key.number(member.map_or(0, |m| m as u64));
-                }
+                _ => return,
             },
             BatchOperand::Input(i) => (&mut self.of_input[i], self.inputs[i].clone()),
         };
@@ -181,8 +170,39 @@ impl<'a> BatchProgram<'a> {
         if at == self.sources.len() {
             self.sources.push(source);
         }
-        self.key.small(1);
-        self.key.number(at as u64);
+    }
+
+    /// What tells the part from others. A program states the types of what it reads, so that positions are enough.
+    pub fn key(&self, kind: KeyKind) -> ProgramKey {
+        let mut key = ProgramKey::of("batch");
+        for BatchNode { program, operands, .. } in self.members.iter().map(|i| &self.nodes[*i]) {
+            kind.program(&mut key, program);
+            for slot in operands {
+                let member = |i: usize| self.member[i].map(|m| (0, m));
+                let source = |at: Option<usize>| at.map(|at| (1, at));
+                let place = match *slot {
+                    BatchOperand::Node(i) => member(i).or(source(self.of_node[i])),
+                    BatchOperand::Input(i) => source(self.of_input[i]),
+                };
+                let (from, at) = place.unwrap_or_default();
+                key.small(from);
+                key.number(at as u64);
+            }
+        }
+        key.number(self.results.len() as u64);
+        self.results.iter().for_each(|node| key.number(self.member[*node].map_or(0, |m| m as u64)));
+        key
+    }
+
+    /// The program of the part, for a device.
+    pub fn program(&self, programs: &Programs, device: Device) -> Result<ArrayProgram, Error> {
+        let mut program = ArrayProgram::new(device, self.name(), self.graph()?);
+        let types = self.sources.iter().map(|s| DenseType::new(s.dtype(), s.dims())).collect();
+        let all_members = self.members.iter().all(|i| self.nodes[*i].program.member.is_some());
+        program.member = programs.member(&self.key(KeyKind::Family), types, || {
+            all_members.then(|| ProgramFamily::of(&program.graph)).flatten()
+        });
+        Ok(program)
     }
 
     /// Notes that a group was pushed: others read its results.
@@ -201,7 +221,7 @@ impl<'a> BatchProgram<'a> {
     }
 
     /// The part as a graph of operators.
-    pub fn graph(&self) -> Result<Graph, Error> {
+    fn graph(&self) -> Result<Graph, Error> {
         let mut graph = Graph::new(self.name().to_string());
         let given: Vec<Value> = self
             .sources

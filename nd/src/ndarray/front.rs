@@ -12,15 +12,19 @@ use tensorc_runtime::engine::OpName;
 
 use super::array::{NDArray, refuse_in_place};
 use super::divided::{self, PartValue};
-use super::program::ArrayProgram;
+use super::program::{ArrayProgram, KeyKind};
 use super::recording;
 use super::resolved_call::{Formal, ResolvedCall};
 use super::runtime::Runtime;
 use crate::error::Error;
-use tensorc::{ProgramKey, Tensor};
+use tensorc::{ProgramFamily, ProgramKey, Tensor};
 
 /// The program of a call: everything that does not depend on elements.
 fn program(rt: &Runtime, request: &ResolvedCall<'_>) -> Result<Arc<ArrayProgram>, Error> {
+    rt.programs().get_or_make(&key(rt, request, KeyKind::Program), || infer(rt, request))
+}
+
+fn key(rt: &Runtime, request: &ResolvedCall<'_>, kind: KeyKind) -> ProgramKey {
     let mut key = ProgramKey::of("call");
     key.device(rt.space(), request.device);
     key.op(&request.def);
@@ -36,11 +40,11 @@ fn program(rt: &Runtime, request: &ResolvedCall<'_>) -> Result<Arc<ArrayProgram>
             Formal::Array(_) | Formal::Inline(_) | Formal::Host(_) => {
                 key.small(2);
                 let (dtype, dims) = formal.ty();
-                key.ty(dtype, dims);
+                kind.ty(&mut key, dtype, dims);
             }
         }
     }
-    rt.programs().get_or_make(&key, || infer(rt, request))
+    key
 }
 
 /// What a call returns.
@@ -171,10 +175,19 @@ fn infer(rt: &Runtime, request: &ResolvedCall<'_>) -> Result<ArrayProgram, Error
     for port in 0..*outputs {
         graph.add_output(format!("{}{port}", def.name), Value { node, port: port as u16 });
     }
+    let untyped = graph.clone();
     infer_graph(&mut graph, rt.compiler().registry(), rt.compiler().options().passes.static_bytes)?;
+    // Values that follow from extents are constants now, and other extents have others.
+    let is_whole = graph.node_ids() == untyped.node_ids();
     let mut program = ArrayProgram::new(request.device, OpName::from(def.name), graph);
     let elementwise = matches!(def.compute, Compute::Scalar(_)) && def.static_inputs.is_empty();
     program.elementwise = elementwise && program.outputs.len() == 1;
+    if is_whole && !program.outputs.is_empty() {
+        let types = operands.iter().filter(|formal| !matches!(formal, Formal::Absent | Formal::Static(_)));
+        let types = types.map(|formal| formal.ty()).map(|(dtype, dims)| DenseType::new(dtype, dims)).collect();
+        let key = key(rt, request, KeyKind::Family);
+        program.member = rt.programs().member(&key, types, || ProgramFamily::of(&untyped));
+    }
     Ok(program)
 }
 

@@ -17,7 +17,7 @@ use tensorc_runtime::Device;
 use tensorc_runtime::array::{self, ArrayOperand, ArrayView, Chunk};
 
 use super::batch_program::{BatchNode, BatchOperand, BatchProgram, groups};
-use super::program::{ArrayProgram, Programs, launch};
+use super::program::{ArrayProgram, KeyKind, Programs, launch};
 use crate::error::Error;
 
 /// Most arrays and numbers a window reads: one bit each in a set.
@@ -177,8 +177,8 @@ impl LazyBatch {
         let mut form = BatchProgram::new(nodes, inputs, finished);
         for group in groups(nodes, inputs, results) {
             form.select(&group);
-            let program = programs.get_or_make(&form.key, || {
-                let program = ArrayProgram::new(self.device, form.name(), form.graph()?);
+            let program = programs.get_or_make(&form.key(KeyKind::Program), || {
+                let program = form.program(programs, self.device)?;
                 program.code(&programs.compiler)?;
                 Ok(program)
             });

@@ -1,5 +1,6 @@
 //! What runs on arrays as one operation of the engine: an operator, a lazy batch, a model, a gradient.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -11,12 +12,60 @@ use tensorc_runtime::array::{ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, C
 use tensorc_runtime::engine::OpName;
 
 use crate::error::Error;
-use tensorc::{Compiler, DividedRun, Program, ProgramCache, ProgramKey, Session, Tensor};
+use tensorc::{Compiler, DType, DividedRun, Program, ProgramCache, ProgramFamily, ProgramKey, Session, Tensor};
 
 /// Programs kept: calls, lazy batches, models and gradients.
 const MAX_CACHED_PROGRAMS: usize = 4096;
+/// Families of them.
+const MAX_FAMILIES: usize = 1024;
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+fn next_number() -> u64 {
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Calls, lazy batches or gradients that differ in extents alone, on one device.
+struct Family {
+    number: u64,
+    programs: ProgramFamily,
+}
+
+/// Which program of a family one is.
+pub(super) struct Member {
+    family: Arc<Family>,
+    /// Of the inputs of the family's graph.
+    types: Vec<DenseType>,
+}
+
+/// What keys tell apart.
+#[derive(Clone, Copy)]
+pub(super) enum KeyKind {
+    Program,
+    Family,
+}
+
+impl KeyKind {
+    /// Adds a program.
+    pub fn program(self, key: &mut ProgramKey, program: &ArrayProgram) {
+        let family = || program.member.as_ref().map(|member| member.family.number);
+        key.number(match self {
+            KeyKind::Program => program.number,
+            KeyKind::Family => family().unwrap_or(program.number),
+        });
+    }
+
+    /// Adds the type of an operand.
+    pub fn ty(self, key: &mut ProgramKey, dtype: DType, dims: &[u64]) {
+        match self {
+            KeyKind::Program => key.ty(dtype, dims),
+            KeyKind::Family => {
+                key.ty(dtype, &[]);
+                key.number(dims.len() as u64);
+            }
+        }
+    }
+}
 
 /// A graph from arrays to results, compiled for one device at its first run.
 pub(super) struct ArrayProgram {
@@ -33,6 +82,8 @@ pub(super) struct ArrayProgram {
     /// Of a gradient: positions, among what its tape keeps, of what it reads.
     pub reads: Vec<usize>,
     device: Device,
+    /// Nothing if no other program shares code with it.
+    pub member: Option<Member>,
     code: OnceLock<Arc<Program>>,
     /// What runs it if its shapes depend on elements.
     session: OnceLock<Mutex<Session>>,
@@ -42,13 +93,14 @@ impl ArrayProgram {
     pub fn new(device: Device, name: OpName, graph: Graph) -> ArrayProgram {
         let types = graph.outputs().iter().map(|(_, v)| graph.resolved(*v).dense());
         ArrayProgram {
-            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            number: next_number(),
             name,
             outputs: types.collect::<Option<_>>().unwrap_or_default(),
             graph,
             elementwise: false,
             reads: vec![],
             device,
+            member: None,
             code: OnceLock::new(),
             session: OnceLock::new(),
         }
@@ -60,7 +112,11 @@ impl ArrayProgram {
             return Ok(code);
         }
         let compiler = compiler.on(self.device)?;
-        let program = Program::compile(&compiler, self.graph.clone())?;
+        let shared = |Member { family, types }: &Member| family.programs.program(&compiler, types);
+        let program = match self.member.as_ref().and_then(shared) {
+            Some(program) => program,
+            None => Program::compile(&compiler, self.graph.clone())?,
+        };
         let program = if compiler.gpu().is_some() { program.in_turns(None)? } else { program };
         // Threads that need it at the same time compile it each rather than wait with a lock held.
         Ok(self.code.get_or_init(|| Arc::new(program)))
@@ -132,11 +188,13 @@ pub(super) struct Programs {
     pub compiler: Compiler,
     pub space: ArraySpace,
     cache: ProgramCache<Arc<ArrayProgram>>,
+    families: ProgramCache<Option<Arc<Family>>>,
 }
 
 impl Programs {
     pub fn new(compiler: Compiler, space: ArraySpace) -> Programs {
-        Programs { compiler, space, cache: ProgramCache::new(MAX_CACHED_PROGRAMS) }
+        let (cache, families) = (ProgramCache::new(MAX_CACHED_PROGRAMS), ProgramCache::new(MAX_FAMILIES));
+        Programs { compiler, space, cache, families }
     }
 
     /// The program of a key, made at its first use.
@@ -146,6 +204,18 @@ impl Programs {
         make: impl FnOnce() -> Result<ArrayProgram, Error>,
     ) -> Result<Arc<ArrayProgram>, Error> {
         self.cache.get_or_make(key, || Ok(Arc::new(make()?)))
+    }
+
+    /// What a program with such inputs is in the family of a key, which is made if it is the first of it.
+    pub fn member(
+        &self,
+        key: &ProgramKey,
+        types: Vec<DenseType>,
+        make: impl FnOnce() -> Option<ProgramFamily>,
+    ) -> Option<Member> {
+        let family = || make().map(|programs| Arc::new(Family { number: next_number(), programs }));
+        let Ok(family) = self.families.get_or_make(key, || Ok::<_, Infallible>(family()));
+        Some(Member { family: family?, types })
     }
 
     /// A new array's memory, as a view of all of it.

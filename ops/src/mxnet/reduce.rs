@@ -151,7 +151,7 @@ fn position(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef
 fn argmax_channel() -> OpDef {
     let compute = formula(|g, cx| found(g, cx, "argmax", Some(1)));
     let infer = shape_rule(|cx| {
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let axis = normalize_axis(1, x.len())?;
         cx.set_output_dims(0, kept(&x, &[axis], false))
     });
@@ -177,9 +177,9 @@ fn cumsum() -> OpDef {
         if cx.params.int("axis").is_some() {
             return agree_shapes(cx, &[0], &[0]);
         }
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
-        let len = x.iter().map(|d| d.as_const()).product::<Option<u64>>();
-        partial(cx, 0, &[len.map(Dim::Const)])
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
+        let len = x.iter().map(|d| d.as_extent()).product::<Option<Extent>>();
+        partial(cx, 0, &[len.map(Dim::of)])
     });
     define("mx_cumsum", "Running sums along an axis, or of the flattened operand.", compute, infer)
         .operand("a", NUMBERS)

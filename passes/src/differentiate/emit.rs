@@ -56,6 +56,12 @@ pub(super) fn view(b: &mut Builder<'_>, x: Value, view: View, dims: &Extents) ->
     Ok(b.prim(Prim::View(Arc::new(view)), &[x], &[DenseType::new(ty.dtype, dims)])?[0])
 }
 
+/// An extent as an i64 without axes.
+pub(super) fn extent(b: &mut Builder<'_>, n: Extent) -> Result<Value> {
+    let one = b.extents(&Extents::of([n]));
+    reshape(b, one, &Extents::default())
+}
+
 /// The same elements in row-major order under another shape.
 pub(super) fn reshape(b: &mut Builder<'_>, x: Value, dims: &Extents) -> Result<Value> {
     let from = b.ty(x)?.dims;

@@ -13,7 +13,7 @@ use tensorc_ir::flow::{Flow, FlowKind, Loop};
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::op::Registry;
 use tensorc_ir::prim::Prim;
-use tensorc_ir::scalar::{Scalar, ScalarBuilder};
+use tensorc_ir::scalar::ScalarFn;
 use tensorc_ir::{DType, Extent, TensorType};
 
 use super::{Reverse, differentiate, emit};
@@ -255,12 +255,12 @@ impl<'r> BodyGradient<'r> {
     fn count_down(&mut self, trips: Extent) -> Result<Value> {
         let ty = DenseType::new(DType::I64, []);
         let number = self.graph.add_input("iteration", TensorType::from(ty.clone()));
-        let f = ScalarBuilder::new();
-        let last = f.constant(Scalar::i64(trips.fixed() - 1));
-        let x = f.input(DType::I64);
         let internal = |why| Diagnostic::new(DiagnosticCode::Internal, why);
-        let f = f.finish(&[&(last - x)]).map_err(internal)?;
-        let forward = self.build(|b| Ok(b.prim(Prim::Map(f.into()), &[number], &[ty])?[0]))?;
+        let f = ScalarFn::build(&[DType::I64; 2], |_, a| vec![&a[0] - &a[1]]).map_err(internal)?;
+        let forward = self.build(|b| {
+            let last = emit::extent(b, trips - 1)?;
+            Ok(b.prim(Prim::Map(f.into()), &[last, number], &[ty])?[0])
+        })?;
         self.graph.replace_uses(self.inputs[0], forward);
         Ok(number)
     }

@@ -4,13 +4,15 @@
 //! adjoint, summed over the variables that stay free: the axes it broadcasts along, the taps of overlapping
 //! windows. What is left, such as edges that repeat, adds up by index.
 
+use std::cell::RefCell;
+
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Atom, Index, linearize};
 use tensorc_ir::prim::View;
-use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
+use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder};
 use tensorc_ir::views::{in_bounds, keeps_linear_order, without_unit_vars};
 use tensorc_ir::{DType, DenseType, Extent, Extents};
 
@@ -151,47 +153,63 @@ fn innermost(index: &Index) -> Option<(Index, Extent)> {
 
 /// Adds every element of the gradient to the place its index names; those outside go to a place of their own.
 fn by_index(b: &mut Builder<'_>, map: &[Index], bounded: bool, dims: &Extents, head: Value) -> Result<Value> {
-    let ty = b.ty(head)?;
-    let len = dims.iter().product::<u64>();
-    let place = ScalarFn::build(&[], |s, _| {
-        let at: Vec<Ex> = map.iter().map(|m| expression(s, m)).collect();
-        let int = |n: u64| s.constant(Scalar::i64(n as i64));
-        let flat = at.iter().zip(dims).fold(int(0), |sum, (i, n)| sum * int(*n) + i);
-        let inside = at
-            .iter()
-            .zip(dims)
-            .fold(s.constant(Scalar::bool(true)), |all, (i, n)| all & i.ge(&int(0)) & i.lt(&int(*n)));
-        vec![if bounded { flat } else { inside.select(&flat, &int(len)) }]
-    });
-    let place = place.map_err(|why| b.error(DiagnosticCode::Internal, why))?;
-    let indices = emit::map(b, &place, &[], &ty.dims)?;
+    let (ty, len) = (b.ty(head)?, dims.count());
+    let s = ScalarBuilder::new();
+    let numbers = Numbers { s: &s, open: RefCell::default() };
+    let int = |n: Extent| numbers.of(n);
+    let at: Vec<Ex> = map.iter().map(|m| numbers.index(m)).collect();
+    let flat = at.iter().zip(dims.all()).fold(int(Extent::ZERO), |sum, (i, n)| sum * int(n) + i);
+    let within = |i: &Ex, n: Extent| i.ge(&int(Extent::ZERO)) & i.lt(&int(n));
+    let inside = at.iter().zip(dims.all()).map(|(i, n)| within(i, n)).reduce(|all, one| all & one);
+    let place = match inside.filter(|_| !bounded) {
+        Some(inside) => inside.select(&flat, &int(len)),
+        None => flat,
+    };
+    let place = s.finish(&[&place]).map_err(|why| b.error(DiagnosticCode::Internal, why))?;
+    let open = numbers.open.take().into_iter().map(|n| emit::extent(b, n).map(Some)).collect::<Result<Vec<_>>>()?;
+    let indices = emit::map(b, &place, &open, &ty.dims)?;
     let flat = [ty.dims.count()].into_iter().collect();
     let (indices, updates) = (emit::reshape(b, indices, &flat)?, emit::reshape(b, head, &flat)?);
-    let len = Extent::from(len);
     let extent = if bounded { len } else { len + 1 };
     let sums = emit::gather_adjoint(b, [updates, indices], 0, extent)?;
     let sums = emit::slice(b, sums, 0, Extent::ZERO, len)?;
     emit::reshape(b, sums, dims)
 }
 
-/// An index as an expression over coordinates.
-fn expression(s: &ScalarBuilder, index: &Index) -> Ex {
-    let int = |n: i64| s.constant(Scalar::i64(n));
-    index.terms.iter().fold(int(index.constant.fixed()), |sum, (atom, c)| {
-        let value = match atom {
-            Atom::Var(v) => s.coord(*v as usize),
-            Atom::Div(x, d) => {
-                let x = expression(s, x);
-                let d = int(d.fixed());
-                let rest = euclid(&x, &d);
-                (x - rest) / d
+/// Extents in an expression: those that depend on symbols are operands.
+struct Numbers<'a> {
+    s: &'a ScalarBuilder,
+    open: RefCell<Vec<Extent>>,
+}
+
+impl Numbers<'_> {
+    fn of(&self, n: Extent) -> Ex {
+        match n.known() {
+            Some(n) => self.s.constant(Scalar::i64(n)),
+            None => {
+                self.open.borrow_mut().push(n);
+                self.s.input(DType::I64)
             }
-            Atom::Mod(x, d) => euclid(&expression(s, x), &int(d.fixed())),
-            Atom::Min(x, y) => expression(s, x).min(&expression(s, y)),
-            Atom::Max(x, y) => expression(s, x).max(&expression(s, y)),
-        };
-        sum + value * int(c.fixed())
-    })
+        }
+    }
+
+    /// An index as an expression over coordinates.
+    fn index(&self, index: &Index) -> Ex {
+        index.terms.iter().fold(self.of(index.constant), |sum, (atom, c)| {
+            let value = match atom {
+                Atom::Var(v) => self.s.coord(*v as usize),
+                Atom::Div(x, d) => {
+                    let (x, d) = (self.index(x), self.of(*d));
+                    let rest = euclid(&x, &d);
+                    (x - rest) / d
+                }
+                Atom::Mod(x, d) => euclid(&self.index(x), &self.of(*d)),
+                Atom::Min(x, y) => self.index(x).min(&self.index(y)),
+                Atom::Max(x, y) => self.index(x).max(&self.index(y)),
+            };
+            sum + value * self.of(*c)
+        })
+    }
 }
 
 /// The remainder that is not negative.

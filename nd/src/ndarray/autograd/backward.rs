@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::build::Builder;
-use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
+use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::op::{Compute, Grad, Infer, InputSpec, OpDef, OpRef, Registry, TypeRule};
 use tensorc_ir::params::Params;
 use tensorc_passes::differentiate::differentiate;
+use tensorc_passes::parts::PartShape;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::{ArrayOperand, ArrayView};
 use tensorc_runtime::engine::OpName;
@@ -17,11 +19,11 @@ use crate::error::{AutogradError, Error};
 use crate::grad_req::GradReq;
 use crate::ndarray::array::NDArray;
 use crate::ndarray::inline::inline;
-use crate::ndarray::program::ArrayProgram;
+use crate::ndarray::program::{ArrayProgram, KeyKind};
 use crate::ndarray::recording::attach;
 use crate::ndarray::runtime::Runtime;
 use crate::ndarray::tape::RecordedOperand;
-use tensorc::ProgramKey;
+use tensorc::{ProgramFamily, ProgramKey};
 
 /// How gradients are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,52 +138,55 @@ impl BackwardPass {
 
     /// The gradients of this structure, compiled at the first use.
     fn program(&self, orders: &[Order]) -> Result<Arc<ArrayProgram>, Error> {
+        self.rt.programs().get_or_make(&self.key(orders, KeyKind::Program), || self.derive(orders))
+    }
+
+    fn key(&self, orders: &[Order], kind: KeyKind) -> ProgramKey {
         let mut key = ProgramKey::of("backward");
         key.device(self.rt.space(), self.device);
-        self.linear.describe(&mut key);
+        self.linear.describe(&mut key, kind);
         let position = |at: Option<usize>| at.map_or(0, |i| i as u64 + 1);
         key.number(self.heads.len() as u64);
         for head in &self.heads {
             describe_goal(&mut key, Some(head.goal));
-            key.ty(head.ty.dtype, &head.ty.dims);
+            kind.ty(&mut key, head.ty.dtype, &head.ty.dims);
             key.number(position(head.gradient));
         }
         key.number(orders.len() as u64);
         for order in orders {
             describe_goal(&mut key, Some(order.goal));
-            key.ty(order.ty.dtype, &order.ty.dims);
+            kind.ty(&mut key, order.ty.dtype, &order.ty.dims);
             key.number(position(order.add_to));
         }
-        self.rt.programs().get_or_make(&key, || self.derive(orders))
+        key
     }
 
     /// The gradients as a graph of what they read.
     fn derive(&self, orders: &[Order]) -> Result<ArrayProgram, Error> {
-        let registry = self.rt.compiler().registry();
         let mut tape = TapeGraph::new(&self.linear)?;
-        let mut heads = vec![];
-        for Head { goal, ty, gradient } in &self.heads {
-            let seed = match gradient {
-                Some(i) => tape.inputs[*i],
-                None => tape.build(registry, |b| b.filled(ty, 1.0))?,
-            };
-            heads.push((tape.value(*goal), Some(seed)));
+        for Head { goal, gradient, .. } in &self.heads {
+            gradient.iter().for_each(|i| tape.know(*i, *goal));
         }
-        let wanted: Vec<Value> = orders.iter().map(|order| tape.value(order.goal)).collect();
-        let gradients = differentiate(&mut tape.graph, registry, &heads, &wanted)?;
-        let mut roots = vec![];
-        for (Order { ty, add_to, .. }, gradient) in orders.iter().zip(gradients) {
-            let old = add_to.map(|at| tape.inputs[at]);
-            roots.push(match (gradient, old) {
-                (Some(gradient), Some(old)) => tape.build(registry, |b| b.call("add", &[old, gradient]))?,
-                (Some(gradient), None) => gradient,
-                (None, Some(old)) => old,
-                (None, None) => tape.build(registry, |b| b.filled(ty, 0.0))?,
-            });
+        for Order { goal, add_to, .. } in orders {
+            add_to.iter().for_each(|i| tape.know(*i, *goal));
         }
-        let (graph, reads) = tape.finish(roots);
+        let heads = self.heads.iter().map(|head| (tape.value(head.goal), head.gradient)).collect();
+        let wanted = orders.iter().map(|order| (tape.value(order.goal), order.add_to)).collect();
+        let (mut graph, roles) = tape.finish();
+        let adjoint = TapeAdjoint { heads, wanted, roles };
+        let untyped = graph.clone();
+        let compiler = self.rt.compiler().clone();
+        let reads = adjoint.replace(&mut graph, compiler.registry())?;
         let mut program = ArrayProgram::new(self.device, OpName::from_static("backward"), graph);
         program.reads = reads;
+        let types = untyped.inputs().iter().map(|node| untyped.dense(Value { node: *node, port: 0 }));
+        let types = types.collect::<Result<_, _>>()?;
+        program.member = self.rt.programs().member(&self.key(orders, KeyKind::Family), types, || {
+            let all_members = self.linear.steps.iter().all(|step| step.call.program.member.is_some());
+            let family = all_members.then(|| ProgramFamily::of(&untyped)).flatten()?;
+            let derive = move |graph: &mut Graph, _: &PartShape| adjoint.replace(graph, compiler.registry()).map(drop);
+            Some(family.deriving(Arc::new(derive)))
+        });
         Ok(program)
     }
 
@@ -230,27 +235,39 @@ impl BackwardPass {
 /// An operand through which a gradient flows is a node of its own, the *link*: its value is what was kept, its gradient
 /// that of the result that was kept. So every call is differentiated where it stands, from values that are there, and what is
 /// computed again is what nobody kept.
+///
+/// Inputs of the structure that are results of calls, or have the type of one, are not among the inputs of this graph: they get
+/// their types from those of the results.
 struct TapeGraph<'a> {
     linear: &'a Linear,
     graph: Graph,
     /// By input of the structure.
-    inputs: Vec<Value>,
+    inputs: Vec<TapeInput>,
     /// In place of variables, so that their detached memory is constant.
     variables: Vec<Value>,
     results: Vec<Vec<Value>>,
-    links: Vec<Value>,
+    links: Vec<(Value, Option<usize>)>,
+}
+
+/// What an input of the structure is in the graph.
+#[derive(Clone, Copy)]
+enum TapeInput {
+    Unknown,
+    /// An input.
+    Own(Value),
+    /// Of the type of this value.
+    Like(Value),
 }
 
 impl<'a> TapeGraph<'a> {
     fn new(linear: &'a Linear) -> Result<TapeGraph<'a>, Error> {
         let mut graph = Graph::new("backward");
-        let mut add = |name: &str, i, ty: DenseType| graph.add_input(format!("{name}{i}"), ty.into());
-        let of = |source: &ArrayOperand| DenseType::new(source.dtype(), source.dims());
-        let inputs = linear.inputs.iter().enumerate().map(|(i, input)| add("in", i, of(&input.source))).collect();
-        let variables = linear.variables.iter().enumerate().map(|(i, v)| add("variable", i, v.ty())).collect();
+        let variables = linear.variables.iter().enumerate();
+        let variables = variables.map(|(i, v)| graph.add_input(format!("variable{i}"), v.ty().into())).collect();
+        let inputs = vec![TapeInput::Unknown; linear.inputs.len()];
         let mut tape = TapeGraph { linear, graph, inputs, variables, results: vec![], links: vec![] };
         let (link, mut order) = (link(), vec![]);
-        for TapeCall { call, operands, .. } in &linear.steps {
+        for (at, TapeCall { call, operands, results: kept }) in linear.steps.iter().enumerate() {
             let operands = operands.iter().map(|operand| Ok(Some(tape.operand(&link, *operand)?)));
             let operands = operands.collect::<Result<Vec<_>, Error>>()?;
             let of = &call.program.graph;
@@ -259,6 +276,7 @@ impl<'a> TapeGraph<'a> {
             // Gradients arrive in the opposite order: call by call, and operand by operand of each.
             order.extend(operands.iter().rev().flatten().chain(&results).map(|v| ("".into(), *v)));
             tape.results.push(results);
+            kept.iter().enumerate().for_each(|(port, i)| tape.know(*i, Goal::Step(at, port)));
         }
         tape.graph.set_outputs(order);
         Ok(tape)
@@ -271,61 +289,153 @@ impl<'a> TapeGraph<'a> {
         }
     }
 
+    /// Notes that an input has the type of a value, unless something is known of it.
+    fn know(&mut self, input: usize, goal: Goal) {
+        if let TapeInput::Unknown = self.inputs[input] {
+            self.inputs[input] = TapeInput::Like(self.value(goal));
+        }
+    }
+
+    /// An input in the graph.
+    fn own(&mut self, input: usize) -> Value {
+        if let TapeInput::Own(value) = self.inputs[input] {
+            return value;
+        }
+        let source = &self.linear.inputs[input].source;
+        let ty = DenseType::new(source.dtype(), source.dims());
+        let value = self.graph.add_input(format!("in{input}"), ty.into());
+        self.inputs[input] = TapeInput::Own(value);
+        value
+    }
+
     fn operand(&mut self, link: &OpRef, (place, goal): (ValueSource, Option<Goal>)) -> Result<Value, Error> {
-        let kept = match place {
-            ValueSource::Source(i) => self.inputs[i],
-            ValueSource::Step(i, port) => self.results[i][port],
+        if let (ValueSource::Source(i), Some(goal @ Goal::Step(..))) = (place, goal) {
+            self.know(i, goal);
+        }
+        let (kept, input) = match place {
+            ValueSource::Source(i) => match (self.inputs[i], goal) {
+                (TapeInput::Like(value), Some(_)) => (value, Some(i)),
+                _ => (self.own(i), None),
+            },
+            ValueSource::Step(i, port) => (self.results[i][port], None),
         };
         let Some(goal) = goal else { return Ok(kept) };
         let ty = self.graph.dense(kept)?;
         let node = self.graph.add_op("link", link, &[Some(kept), Some(self.value(goal))], Params::new(), 1)?;
         self.graph.node_mut(node).types = [ty.into()].into_iter().collect();
-        self.links.push(Value { node, port: 0 });
+        self.links.push((Value { node, port: 0 }, input));
         Ok(Value { node, port: 0 })
     }
 
-    fn build<T>(
-        &mut self,
-        registry: &Registry,
-        body: impl FnOnce(&mut Builder<'_>) -> tensorc_ir::diag::Result<T>,
-    ) -> Result<T, Error> {
-        let unknown = |_: &Graph, _: Value| None;
-        Ok(body(&mut Builder::new(&mut self.graph, registry, "backward".into(), &unknown))?)
-    }
-
-    /// The graph of the gradients, and the positions of the inputs that it reads.
-    fn finish(mut self, roots: Vec<Value>) -> (Graph, Vec<usize>) {
-        let names = (0..).map(|i| format!("gradient{i}").into());
-        self.graph.set_outputs(names.zip(roots));
-        for link in self.links {
-            let kept = self.graph.args(link.node)[0];
-            self.graph.replace_uses(link, kept);
+    fn finish(mut self) -> (Graph, TapeRoles) {
+        for i in 0..self.inputs.len() {
+            if let TapeInput::Unknown = self.inputs[i] {
+                self.own(i);
+            }
         }
+        let mut kept = vec![];
         for (TapeCall { call, results, .. }, made) in self.linear.steps.iter().zip(&self.results) {
-            for ((kept, (_, v)), made) in results.iter().zip(call.program.graph.outputs()).zip(made) {
-                if call.program.keeps(*v) {
-                    self.graph.replace_uses(*made, self.inputs[*kept]);
-                }
-            }
+            let all = results.iter().zip(call.program.graph.outputs()).zip(made);
+            kept.extend(all.filter(|((_, (_, v)), _)| call.program.keeps(*v)).map(|((i, _), made)| (*made, *i)));
         }
-        self.graph.remove_dead();
-        self.variables.iter().for_each(|v| self.graph.remove_input(v.node));
-        let mut reads = vec![];
-        for (i, Value { node, .. }) in self.inputs.iter().enumerate() {
-            match self.graph.is_root(*node) || !self.graph.uses(*node).is_empty() {
-                true => reads.push(i),
-                false => self.graph.remove_input(*node),
-            }
-        }
-        (self.graph, reads)
+        let TapeGraph { graph, inputs, variables, links, .. } = self;
+        (graph, TapeRoles { inputs, variables, links, kept })
     }
+}
+
+/// What values of a tape's graph are.
+struct TapeRoles {
+    inputs: Vec<TapeInput>,
+    variables: Vec<Value>,
+    /// Links, with the input that each is if that is none of the graph.
+    links: Vec<(Value, Option<usize>)>,
+    /// Results that are inputs as well, because they were kept.
+    kept: Vec<(Value, usize)>,
+}
+
+/// The gradients that are asked for, as values of a tape's graph.
+struct TapeAdjoint {
+    /// What is differentiated, and the input that is the gradient of it: ones if there is none.
+    heads: Vec<(Value, Option<usize>)>,
+    /// Whose gradients are results, and the input that each is added to.
+    wanted: Vec<(Value, Option<usize>)>,
+    roles: TapeRoles,
+}
+
+impl TapeAdjoint {
+    /// Puts the gradients in place of what a tape's graph computes. Its inputs are what they read, and nothing else: inputs of the
+    /// structure, whose positions are returned.
+    fn replace(&self, graph: &mut Graph, registry: &Registry) -> Result<Vec<usize>, Diagnostic> {
+        let mut inputs = vec![];
+        for (i, input) in self.roles.inputs.iter().enumerate() {
+            inputs.push(match *input {
+                TapeInput::Own(value) => value,
+                TapeInput::Like(value) => graph.add_input(format!("in{i}"), graph.dense(value)?.into()),
+                TapeInput::Unknown => return Err(Diagnostic::new(DiagnosticCode::Internal, "an input has no type")),
+            });
+        }
+        let mut heads = vec![];
+        for (head, gradient) in &self.heads {
+            let seed = match gradient {
+                Some(i) => inputs[*i],
+                None => filled(graph, registry, *head, 1.0)?,
+            };
+            heads.push((*head, Some(seed)));
+        }
+        let wanted: Vec<Value> = self.wanted.iter().map(|(v, _)| *v).collect();
+        let gradients = differentiate(graph, registry, &heads, &wanted)?;
+        let mut roots = vec![];
+        for ((of, add_to), gradient) in self.wanted.iter().zip(gradients) {
+            roots.push(match (gradient, add_to.map(|i| inputs[i])) {
+                (Some(gradient), Some(old)) => build(graph, registry, |b| b.call("add", &[old, gradient]))?,
+                (Some(gradient), None) => gradient,
+                (None, Some(old)) => old,
+                (None, None) => filled(graph, registry, *of, 0.0)?,
+            });
+        }
+        let names = (0..).map(|i| format!("gradient{i}").into());
+        graph.set_outputs(names.zip(roots));
+        for (link, input) in &self.roles.links {
+            let kept = input.map_or_else(|| graph.args(link.node)[0], |i| inputs[i]);
+            graph.replace_uses(*link, kept);
+        }
+        self.roles.kept.iter().for_each(|(made, i)| graph.replace_uses(*made, inputs[*i]));
+        graph.remove_dead();
+        self.roles.variables.iter().for_each(|v| graph.remove_input(v.node));
+        for Value { node, .. } in &inputs {
+            if !graph.is_root(*node) && graph.uses(*node).is_empty() {
+                graph.remove_input(*node);
+            }
+        }
+        let position = |node: &NodeId| inputs.iter().position(|input| input.node == *node);
+        Ok(graph.inputs().iter().filter_map(position).collect())
+    }
+}
+
+fn build<T>(
+    graph: &mut Graph,
+    registry: &Registry,
+    body: impl FnOnce(&mut Builder<'_>) -> Result<T, Diagnostic>,
+) -> Result<T, Diagnostic> {
+    let unknown = |_: &Graph, _: Value| None;
+    body(&mut Builder::new(graph, registry, "backward".into(), &unknown))
+}
+
+/// A number throughout, in the type of a value.
+fn filled(graph: &mut Graph, registry: &Registry, like: Value, x: f64) -> Result<Value, Diagnostic> {
+    let ty = graph.dense(like)?;
+    build(graph, registry, |b| b.filled(&ty, x))
 }
 
 /// The operator of links. It is in graphs of the tape only while they are differentiated.
 fn link() -> OpRef {
     let compute = Compute::Composite(Box::new(|_, _, args| Ok(args.iter().take(1).flatten().copied().collect())));
     let operand = |name| InputSpec { name, ty: TypeRule::Any, optional: false };
-    let mut def = OpDef::new("link", "The first operand, with the gradient of the second.", compute, Infer::Derived);
+    let infer = Infer::Rule(Box::new(|cx| {
+        cx.same_dtype(0, 0)?;
+        cx.copy_shape(0, 0)
+    }));
+    let mut def = OpDef::new("link", "The first operand, with the gradient of the second.", compute, infer);
     def.inputs = vec![operand("kept"), operand("made")];
     def.grad = Grad::Rule(Box::new(|_, cx| Ok(vec![None, cx.heads[0]])));
     Arc::new(def)

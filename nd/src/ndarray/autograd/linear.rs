@@ -7,6 +7,7 @@ use tensorc_runtime::array::{ArrayOperand, ArrayView};
 
 use crate::error::{AutogradError, Error};
 use crate::ndarray::array::NDArray;
+use crate::ndarray::program::KeyKind;
 use crate::ndarray::tape::{Entry, Recorded, RecordedOperand, SavedCall, Variable};
 use tensorc::ProgramKey;
 
@@ -146,10 +147,10 @@ impl Linear {
     }
 
     /// Structure and types, without the arrays.
-    pub fn describe(&self, key: &mut ProgramKey) {
+    pub fn describe(&self, key: &mut ProgramKey, kind: KeyKind) {
         key.number(self.steps.len() as u64);
         for TapeCall { call, operands, results } in &self.steps {
-            key.number(call.program.number);
+            kind.program(key, &call.program);
             key.number(operands.len() as u64);
             for (place, goal) in operands {
                 match *place {
@@ -165,7 +166,7 @@ impl Linear {
         }
         key.number(self.inputs.len() as u64);
         for Input { source, .. } in &self.inputs {
-            key.ty(source.dtype(), source.dims());
+            kind.ty(key, source.dtype(), source.dims());
         }
     }
 }

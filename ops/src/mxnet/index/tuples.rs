@@ -8,17 +8,18 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// The rows of [count, …], each in another shape.
-fn rows<'g>(x: Tensor<'g>, count: u64, dims: &[u64]) -> Vec<Tensor<'g>> {
+fn rows<'g>(x: Tensor<'g>, count: u64, dims: &Extents) -> Vec<Tensor<'g>> {
     (0..count).map(|i| x.slice(0, i, 1).reshape(dims)).collect()
 }
 
 /// Row-major offsets in axes `dims` from tuples along the first axis of `indices`; a component counts modulo its
 /// extent. The result has the other axes flattened.
-fn offsets<'g>(indices: Tensor<'g>, dims: &[u64]) -> Result<Tensor<'g>> {
+fn offsets<'g>(indices: Tensor<'g>, dims: &Extents) -> Result<Tensor<'g>> {
     let own = indices.dims()?;
-    let count = own[1..].iter().product();
-    let parts = rows(indices.reshaped([own[0], count]), dims.len() as u64, &[count]);
-    Ok(indices.graph().map(&parts, DType::I64, [count], |s, a| {
+    let flat = Extents::of([own.range(1..).count()]);
+    let lines = Extents::of([own.at(0), flat.at(0)]);
+    let parts = rows(indices.reshaped(lines), dims.len() as u64, &flat);
+    Ok(indices.graph().map(&parts, DType::I64, &flat, |s, a| {
         a.iter().zip(dims).fold(s.number(DType::I64, 0.0), |at, (x, &n)| {
             &at * at.lit(n as f64) + in_range(&x.cast(DType::I64), n, true)
         })
@@ -26,33 +27,39 @@ fn offsets<'g>(indices: Tensor<'g>, dims: &[u64]) -> Result<Tensor<'g>> {
 }
 
 /// Extents indexed by tuples, and the axes of the slices behind them.
-fn split<'a>(data: &'a [u64], indices: &[u64]) -> (&'a [u64], &'a [u64]) {
-    data.split_at(indices[0] as usize)
+fn split(data: &Extents, indices: &Extents) -> (Extents, Extents) {
+    let width = indices.at(0).fixed().max(0) as usize;
+    (data.range(..width), data.range(width..))
+}
+
+/// The extents of the first axes as one, and those of the others.
+fn flattened(indexed: &Extents, slice: &Extents) -> Extents {
+    [indexed.count(), slice.count()].into_iter().collect()
 }
 
 fn gathered<'g>(data: Tensor<'g>, indices: Tensor<'g>) -> Result<Tensor<'g>> {
     let (dims, index_dims) = (data.dims()?, indices.dims()?);
     let (indexed, slice) = split(&dims, &index_dims);
-    let at = offsets(indices, indexed)?;
-    let data = data.reshaped([indexed.iter().product(), slice.iter().product()]);
-    Ok(data.gather(at, 0).reshaped([&index_dims[1..], slice].concat()))
+    let at = offsets(indices, &indexed)?;
+    let out: Extents = index_dims.range(1..).all().chain(slice.all()).collect();
+    Ok(data.reshaped(flattened(&indexed, &slice)).gather(at, 0).reshaped(out))
 }
 
 /// `into` with slices at tuples written, the last where two have one position.
 fn scattered<'g>(into: Tensor<'g>, indices: Tensor<'g>, values: Tensor<'g>) -> Result<Tensor<'g>> {
     let (dims, index_dims) = (into.dims()?, indices.dims()?);
     let (indexed, slice) = split(&dims, &index_dims);
-    let at = offsets(indices, indexed)?;
-    let (count, width) = (at.ty()?.len(), slice.iter().product());
-    let at = at.reshaped([count, 1]);
-    let rows = into.reshaped([indexed.iter().product(), width]);
-    Ok(rows.call("scatter_nd", &[at, values.reshaped([count, width])]).reshaped(&dims))
+    let at = offsets(indices, &indexed)?;
+    let (count, width) = (at.dims()?.at(0), slice.count());
+    let at = at.reshaped(Extents::of([count, Extent::ONE]));
+    let rows = into.reshaped(flattened(&indexed, &slice));
+    Ok(rows.call("scatter_nd", &[at, values.reshaped(Extents::of([count, width]))]).reshaped(&dims))
 }
 
 /// Axes of the tuples, then those of the slices behind the axes indexed.
 fn tuple_shape(cx: &InferCtx<'_>, data: &[Dim], indices: usize) -> Result<Option<Vec<Dim>>, OpError> {
-    let Some(indices) = rank_in(cx, indices, 1..=usize::MAX)? else { return Ok(None) };
-    let Dim::Const(width) = indices[0] else { return Ok(None) };
+    let Some(indices) = open_rank_in(cx, indices, 1..=usize::MAX)? else { return Ok(None) };
+    let Some(width) = indices[0].as_extent().map(|n| n.fixed().max(0)) else { return Ok(None) };
     match data.get(width as usize..) {
         Some(slice) if !data[..width as usize].contains(&Dim::Const(0)) => Ok(Some([&indices[1..], slice].concat())),
         _ => Err(OpError(format!("operand `indices`: tuples of {width} positions in {} axes", data.len()))),
@@ -62,7 +69,7 @@ fn tuple_shape(cx: &InferCtx<'_>, data: &[Dim], indices: usize) -> Result<Option
 fn gather_nd() -> OpDef {
     let compute = formula(|g, _| gathered(g.operand(0), g.operand(1)));
     let infer = shape_rule(|cx| {
-        let Some(data) = cx.input_dims(0) else { return Ok(()) };
+        let Some(data) = cx.open_dims(0) else { return Ok(()) };
         match tuple_shape(cx, &data, 1)? {
             Some(dims) => cx.set_output_dims(0, dims),
             None => Ok(()),
@@ -98,7 +105,7 @@ fn scatter_set_nd() -> OpDef {
     let compute = formula(|g, _| scattered(g.operand(0), g.operand(2), g.operand(1)));
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
-        let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+        let Some(dims) = cx.open_dims(0) else { return Ok(()) };
         match tuple_shape(cx, &dims, 2)? {
             Some(values) => shaped(cx, 1, &values),
             None => Ok(()),
@@ -124,7 +131,7 @@ fn extents(shape: Option<&[i64]>) -> Vec<f64> {
 fn ravel() -> OpDef {
     let compute = formula(|g, cx| {
         let (data, out, shape) = (g.operand(0), &cx.outputs[0], extents(cx.params.ints("shape")));
-        let parts = rows(data, data.dims()?[0], &out.dims);
+        let parts = rows(data, shape.len() as u64, &out.dims);
         Ok(g.map(&parts, out.dtype, &out.dims, |s, a| {
             let start = s.number(DType::I64, 0.0);
             let at = a.iter().zip(&shape).fold(start, |at, (x, &n)| &at * at.lit(n) + x.cast(DType::I64));
@@ -133,7 +140,7 @@ fn ravel() -> OpDef {
     });
     let infer = shape_rule(|cx| {
         let count = cx.params.ints("shape").unwrap_or_default().len() as u64;
-        let Some(data) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
+        let Some(data) = open_rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         cx.unify_dims(Dim::Const(count), data[0], "operand `data`, axis 0")?;
         cx.set_output_dims(0, data[1..].iter().copied())
     });
@@ -147,7 +154,8 @@ fn ravel() -> OpDef {
 fn unravel() -> OpDef {
     let compute = formula(|g, cx| {
         let (data, out, shape) = (g.operand(0), &cx.outputs[0], extents(cx.params.ints("shape")));
-        let lead = data.reshaped([&[1], &data.dims()?[..]].concat());
+        let own = data.dims()?;
+        let lead = data.reshaped(std::iter::once(Extent::ONE).chain(own.all()).collect::<Extents>());
         Ok(g.map(&[lead], out.dtype, &out.dims, |s, a| {
             let (mut rest, which) = (a[0].cast(DType::I64), s.coord(0));
             let mut value = rest.lit(0.0);
@@ -163,7 +171,7 @@ fn unravel() -> OpDef {
     });
     let infer = shape_rule(|cx| {
         let count = cx.params.ints("shape").unwrap_or_default().len() as u64;
-        let Some(data) = cx.input_dims(0) else { return Ok(()) };
+        let Some(data) = cx.open_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, [Dim::Const(count)].into_iter().chain(data.iter().copied()))
     });
     define("mx_unravel_index", "Tuples, along a new first axis, of row-major offsets.", compute, infer)

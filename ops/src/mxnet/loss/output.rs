@@ -61,13 +61,10 @@ fn regression(name: &'static str, doc: &'static str, forward: &'static str, slop
     let gradient = derivative(move |g, cx| {
         let ty = &cx.node.outputs[0];
         let label = g.operand(1).cast(ty.dtype).reshaped(&ty.dims);
-        let outputs = ty.dims.range(1..).count().fixed().max(1) as f64;
-        let factor = cx.node.params.float("grad_scale").unwrap_or(1.0) / outputs;
-        let out = g.value(cx.outputs[0]).map_with(&[label], |_, a| {
-            let out = slope(&(&a[0] - &a[1]));
-            if factor == 1.0 { out } else { out * factor }
-        });
-        Ok(vec![Some(out), None])
+        let outputs = ty.dims.range(1..).count();
+        let scale = cx.node.params.float("grad_scale").unwrap_or(1.0);
+        let out = g.value(cx.outputs[0]).map_with(&[label], |_, a| slope(&(&a[0] - &a[1])));
+        Ok(vec![Some(out.over_extent(scale, outputs)), None])
     });
     define(name, doc, compute, rule(regression_rule))
         .operand("data", FLOATS)
@@ -89,7 +86,7 @@ fn svm_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     let (margin, weight) = (float("margin"), float("regularization_coefficient"));
     let linear = cx.node.params.flag("use_linear");
     let wide = compute_type(ty.dtype);
-    let out = x.map_with(&[label.reshaped([ty.dims[0], 1])], |s, a| {
+    let out = x.map_with(&[label.reshaped(Extents::of([ty.dims.at(0), Extent::ONE]))], |s, a| {
         let own = a[1].cast(DType::I64).eq(&s.coord(1));
         let towards = own.select(&s.number(wide, -1.0), &s.number(wide, 1.0));
         let lack = &towards * &a[0] + margin;
@@ -104,7 +101,7 @@ fn svm_output() -> OpDef {
     let infer = shape_rule(|cx| {
         default_dtype(cx, 1, 0)?;
         agree_shapes(cx, &[0], &[0])?;
-        let x = ranked(cx, 0, 2)?;
+        let x = open_ranked(cx, 0, 2)?;
         cx.set_input_dims(1, [x[0]])
     });
     define("mx_svm_output", "The data; the gradient is that of the squared or plain hinge loss.", compute, infer)

@@ -23,15 +23,15 @@ fn classes(params: &Params, dims: &Extents) -> [Extent; 3] {
 
 /// What the gradient is divided by besides the count of valid labels: the positions of a sample unless
 /// those count, and the batch if asked for.
-fn divisor(params: &Params, [n, _, s]: [Extent; 3], labels: &Extents) -> f64 {
+fn divisor(params: &Params, [n, _, s]: [Extent; 3], labels: &Extents) -> Extent {
     let multi = params.flag("multi_output");
     let batch = if multi { n } else { labels.range(..1).count() };
     match params.str("normalization") {
-        Some("batch") if multi => (batch * s).fixed() as f64,
-        Some("batch") => batch.fixed() as f64,
-        Some("valid") => 1.0,
-        _ if multi => s.fixed() as f64,
-        _ => 1.0,
+        Some("batch") if multi => batch * s,
+        Some("batch") => batch,
+        Some("valid") => Extent::ONE,
+        _ if multi => s,
+        _ => Extent::ONE,
     }
 }
 
@@ -84,9 +84,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
             return Err(g.fail(why));
         }
         let out = from_classes(params, p.reshaped(Extents::from_iter(dims)), label, dims)?;
-        let factor = scale / divisor(params, dims, &label_dims);
-        let out = if factor == 1.0 { out } else { out * factor };
-        out.reshaped(&ty.dims)
+        out.over_extent(scale, divisor(params, dims, &label_dims)).reshaped(&ty.dims)
     };
     if let (true, Some(head)) = (params.flag("out_grad"), g.given_head(cx, 0)) {
         out = out * head.cast(wide);

@@ -135,8 +135,8 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<O
     let scale = channels.scale(params, inverse, wide);
     let mut inner = head;
     if of_batch(params) {
-        let count = channels.rest.iter().map(|axis| ty.dims.at(*axis)).product::<Extent>().fixed() as f64;
-        let (share, slope) = (of_beta * (1.0 / count), of_gamma * (1.0 / count));
+        let count: Extent = channels.rest.iter().map(|axis| ty.dims.at(*axis)).product();
+        let [share, slope] = [of_beta, of_gamma].map(|sum| sum.over_extent(1.0, count));
         let tilt = normal * slope;
         inner = inner - share - tilt;
     }

@@ -17,8 +17,8 @@ struct Frame {
 }
 
 impl Frame {
-    fn count(&self) -> f64 {
-        self.axes.iter().map(|&a| self.dims.at(a)).product::<Extent>().fixed() as f64
+    fn count(&self) -> Extent {
+        self.axes.iter().map(|&a| self.dims.at(a)).product()
     }
 }
 
@@ -106,9 +106,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, framing: Framing) -> Result
     }
     let inner = head * gamma.cast(wide).reshape(&frame.affine);
     let tilted = inner * normal;
-    let share = 1.0 / frame.count();
-    let mean = inner.sum(&frame.axes) * share;
-    let slope = tilted.sum(&frame.axes) * share;
+    let [mean, slope] = [inner, tilted].map(|x| x.sum(&frame.axes).over_extent(1.0, frame.count()));
     let tilt = normal * slope;
     let out = (inner - mean - tilt) * inverse;
     Ok([Some(out.as_type(ty))].into_iter().chain(vectors).collect())
@@ -208,7 +206,7 @@ fn moments() -> OpDef {
     });
     let infer = rule(|cx| {
         (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, 0))?;
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let axes = selected(cx.params.ints("axes"), false, x.len())?;
         let dims = super::super::reduce::kept(&x, &axes, cx.params.flag("keepdims"));
         let dims: Vec<Option<Dim>> = dims.into_iter().map(Some).collect();

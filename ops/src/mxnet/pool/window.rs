@@ -134,11 +134,11 @@ fn overlaps(window: &SpatialWindow) -> Vec<u64> {
 fn seen_by<'g>(of_windows: Tensor<'g>, window: &SpatialWindow, x: &DenseType, fill: f64) -> Result<Tensor<'g>> {
     let ty = of_windows.ty()?;
     let rank = window.kernel.len();
-    let dims = [&x.dims[..], &overlaps(window)].concat();
+    let dims = followed_by(&x.dims, &overlaps(window));
     let v = vars(dims.len());
     let mut map: Vec<Index> = v[..2].to_vec();
     for i in 0..rank {
-        let last = v[2 + i].offset(window.before[i]).floor_div(window.strides[i], &dims[..]);
+        let last = v[2 + i].offset(window.before[i]).floor_div(window.strides[i], &dims);
         map.push(last.sub(&v[2 + rank + i]));
     }
     Ok(of_windows.view(map, Some(Scalar::from_f64(ty.dtype, fill)), &dims))

@@ -67,12 +67,13 @@ fn last() -> OpDef {
     let compute = formula(|g, cx| {
         let (data, axis) = (g.operand(0), time_axis(cx.params));
         let dims = data.dims()?;
-        let n = dims.at(axis).fixed();
+        let n = dims.at(axis);
         let chosen = match lengths(g, cx.params, dims.len())? {
             None => data.slice(axis, n - 1, 1),
             Some(lengths) => {
-                let only = data.map_with(&[lengths], |s, a| {
-                    let end = a[1].max(&a[1].lit(1.0)).min(&a[1].lit(n as f64)) - a[1].lit(1.0);
+                let dtype = cx.outputs[0].dtype;
+                let only = g.map_with_extents(&[data, lengths], &Extents::of([n]), dtype, &dims, |s, a, n| {
+                    let end = a[1].max(&a[1].lit(1.0)).min(&n[0]) - a[1].lit(1.0);
                     s.coord(axis).eq(&end).select(&a[0], &a[0].lit(0.0))
                 });
                 only.sum(&[axis])
@@ -95,18 +96,19 @@ fn reverse() -> OpDef {
     let compute = formula(|g, cx| {
         let data = g.operand(0);
         let dims = data.dims()?;
-        let (time, batch) = (dims[0], dims[1]);
-        let lengths = lengths(g, cx.params, dims.len())?.map(|l| l.reshaped([1, batch]));
+        let (time, batch) = (dims.at(0), dims.at(1));
+        let both = dims.range(..2);
+        let lengths = lengths(g, cx.params, dims.len())?.map(|l| l.reshaped(Extents::of([Extent::ONE, batch])));
         let inputs: Vec<_> = lengths.into_iter().collect();
         // Rows of the sequences put one behind the other, and which of them each place takes.
-        let from = g.map(&inputs, DType::I64, [time, batch], |s, a| {
-            let t = s.coord(0);
-            let end = a.first().map_or(t.lit(time as f64), |l| l.max(&l.lit(0.0)).min(&l.lit(time as f64)));
+        let from = g.map_with_extents(&inputs, &both, DType::I64, &both, |s, a, extents| {
+            let (t, time) = (s.coord(0), &extents[0]);
+            let end = a.first().map_or(time.clone(), |l| l.max(&l.lit(0.0)).min(time));
             let source = t.lt(&end).select(&(&end - t.lit(1.0) - &t), &t);
-            source * t.lit(batch as f64) + s.coord(1)
+            source * &extents[1] + s.coord(1)
         });
-        let from = from.reshaped([time * batch]);
-        Ok(data.reshaped([&[time * batch], &dims[2..]].concat()).gather(from, 0).reshaped(&dims))
+        let rows: Extents = [time * batch].into_iter().chain(dims.range(2..).all()).collect();
+        Ok(data.reshaped(&rows).gather(from.reshaped(rows.range(..1)), 0).reshaped(&dims))
     });
     let infer = rule(|cx| {
         reject_if(time_axis(cx.params) != 0, || "parameter `axis`: sequences are reversed along axis 0 only")?;

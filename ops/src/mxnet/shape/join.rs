@@ -55,7 +55,7 @@ fn stack() -> OpDef {
 }
 
 /// The part from `start` along `axis`, of the given result shape.
-fn part<'g>(x: Tensor<'g>, axis: usize, [start, len]: [u64; 2], out: &[u64]) -> Tensor<'g> {
+fn part<'g>(x: Tensor<'g>, axis: usize, [start, len]: [Extent; 2], out: &Extents) -> Tensor<'g> {
     x.slice(axis, start, len).reshaped(out)
 }
 
@@ -71,8 +71,8 @@ fn slice_channel() -> OpDef {
     let compute = formulas(|g, cx| {
         let (x, dims) = (g.operand(0), g.operand(0).dims()?);
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(&g)?;
-        let len = dims[axis] / parts(cx.params) as u64;
-        Ok((0..).zip(cx.outputs).map(|(i, out)| part(x, axis, [i * len, len], &out.dims)).collect())
+        let len = dims.at(axis).div_floor(parts(cx.params) as u64);
+        Ok((0i64..).zip(cx.outputs).map(|(i, out)| part(x, axis, [len * i, len], &out.dims)).collect())
     });
     let infer = rule(|cx| {
         let count = parts(cx.params);
@@ -81,8 +81,8 @@ fn slice_channel() -> OpDef {
         agree_dtypes(cx, &[0], &outputs)?;
         agree_shapes(cx, &[], &outputs)?;
         let (axis, squeeze) = (cx.params.int("axis").unwrap_or(1), squeezed(cx.params));
-        if cx.input_dims(0).is_none()
-            && let Shape::Ranked(out) = cx.output(0).shape
+        if cx.open_dims(0).is_none()
+            && let Shape::Ranked(out) = cx.output_shape(0)
         {
             // From a part the whole.
             let rank = out.len() + usize::from(squeeze);
@@ -94,10 +94,10 @@ fn slice_channel() -> OpDef {
             dims.insert(at, cx.fresh());
             cx.set_input_dims(0, dims)?;
         }
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let at = cx.axis(axis, x.len())?;
-        if let Dim::Const(n) = x[at]
-            && (n % count as u64 != 0 || squeeze && n != count as u64)
+        if let Some(n) = x[at].as_extent()
+            && (!Extent::from(count as u64).divides(n) || squeeze && n != count as u64)
         {
             return Err(OpError(format!("operand `data`, axis {at}: {n} cannot be divided into {count} parts")));
         }
@@ -154,15 +154,16 @@ fn split_v2() -> OpDef {
     let compute = formulas(|g, cx| {
         let (x, dims) = (g.operand(0), g.operand(0).dims()?);
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(&g)?;
-        let cuts = cuts(cx.params, dims[axis]).or_fail(&g)?;
-        Ok(cuts.into_iter().zip(cx.outputs).map(|(cut, out)| part(x, axis, cut, &out.dims)).collect())
+        let cuts = cuts(cx.params, dims.at(axis).fixed().max(0) as u64).or_fail(&g)?;
+        let part = |(cut, out): ([u64; 2], &DenseType)| part(x, axis, cut.map(Extent::from), &out.dims);
+        Ok(cuts.into_iter().zip(cx.outputs).map(part).collect())
     });
     let infer = rule(|cx| {
         let outputs = all_outputs(cx);
         agree_dtypes(cx, &[0], &outputs)?;
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let at = cx.axis(cx.params.int("axis").unwrap_or(1), x.len())?;
-        let Dim::Const(n) = x[at] else { return Ok(()) };
+        let Some(n) = x[at].as_extent().map(|n| n.fixed().max(0) as u64) else { return Ok(()) };
         let squeeze = squeezed(cx.params);
         for (i, [_, len]) in cuts(cx.params, n)?.into_iter().enumerate().take(outputs.len()) {
             let mut dims = x.to_vec();

@@ -205,7 +205,7 @@ fn axis_range(params: &Params, [begin, end]: [&str; 2], rank: usize) -> Result<s
 fn reshape_like() -> OpDef {
     let gradient = derivative(|g, cx| Ok(vec![Some(g.head(cx, 0).reshaped(&g.operand(0).dims()?)), None]));
     regroup("mx_reshape_like", "The elements of lhs under the shape of rhs, or a range of its axes.", |cx| {
-        let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        let (Some(x), Some(like)) = (cx.open_dims(0), cx.open_dims(1)) else { return Ok(()) };
         let own = axis_range(cx.params, ["lhs_begin", "lhs_end"], x.len())?;
         let other = axis_range(cx.params, ["rhs_begin", "rhs_end"], like.len())?;
         cx.relate(Equation::Product { left: x[own.clone()].to_vec(), right: like[other.clone()].to_vec() })?;

@@ -151,16 +151,17 @@ fn slice_like() -> OpDef {
         .named(&["slice_like"])
 }
 
-/// Whether the element at the coordinates is one of those a slice takes.
-fn inside(s: &ScalarBuilder, cuts: &[Cut]) -> Option<Ex> {
+/// Whether the element at the coordinates is one of those a slice takes. Of each axis, `bounds` has the first position and how
+/// many positions the slice spans.
+fn inside(s: &ScalarBuilder, cuts: &[Cut], bounds: &[Ex]) -> Option<Ex> {
     let int = |n: i64| s.constant(Scalar::i64(n));
-    let along = |(axis, c): (usize, &Cut)| {
-        let away = (s.coord(axis) - int(c.start.fixed())) * int(c.step.signum());
+    let along = |(axis, (c, bounds)): (usize, (&Cut, &[Ex; 2]))| {
+        let away = (s.coord(axis) - &bounds[0]) * int(c.step.signum());
         let step = c.step.abs();
-        let ok = away.ge(&int(0)) & away.lt(&int(c.len.fixed() * step));
+        let ok = away.ge(&int(0)) & away.lt(&bounds[1]);
         if step == 1 { ok } else { ok & (&away % int(step)).eq(&int(0)) }
     };
-    cuts.iter().enumerate().map(along).reduce(|all, ok| all & ok)
+    cuts.iter().zip(bounds.as_chunks().0).enumerate().map(along).reduce(|all, ok| all & ok)
 }
 
 /// The operand with the elements of a slice replaced by those of another array, or by a number.
@@ -168,22 +169,25 @@ fn assigned<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let x = g.operand(0);
     let ty = x.ty()?;
     let cuts = cuts(&bounds(cx.params, ty.rank()).or_fail(&g)?, &ty.dims);
-    let replaced = |s: &ScalarBuilder, old: &Ex, new: &dyn Fn() -> Ex| match inside(s, &cuts) {
-        Some(inside) => inside.select(&new(), old),
-        None => new(),
+    let ends: Extents = cuts.iter().flat_map(|c| [c.start, c.len * c.step.abs()]).collect();
+    let replaced = |operands: &[Tensor<'g>], new: &dyn Fn(&[Ex]) -> Ex| {
+        g.map_with_extents(operands, &ends, ty.dtype, &ty.dims, |s, a, ends| match inside(s, &cuts, ends) {
+            Some(inside) => inside.select(&new(a), &a[0]),
+            None => new(a),
+        })
     };
     let Some(rhs) = g.maybe(1) else {
         let number = cx.params.float("scalar").unwrap_or(0.0);
-        return Ok(x.map_with(&[], |s, a| replaced(s, &a[0], &|| a[0].lit(number))));
+        return Ok(replaced(&[x], &|a| a[0].lit(number)));
     };
     let map = vars(ty.rank()).into_iter().zip(&cuts).map(|(at, c)| {
         let (step, away) = (c.step.abs(), at.offset(-c.start).scale(c.step.signum()));
         // A remainder moves the position beyond the end, where the view fills.
-        let beyond = away.modulo(step, &ty.dims[..]).scale(c.len + 1);
-        away.floor_div(step, &ty.dims[..]).add(&beyond)
+        let beyond = away.modulo(step, &ty.dims).scale(c.len + 1);
+        away.floor_div(step, &ty.dims).add(&beyond)
     });
     let spread = rhs.view(map.collect(), Some(Scalar::zero(ty.dtype)), &ty.dims);
-    Ok(x.map_with(&[spread], |s, a| replaced(s, &a[0], &|| a[1].clone())))
+    Ok(replaced(&[x, spread], &|a| a[1].clone()))
 }
 
 fn slice_assign() -> OpDef {
@@ -191,11 +195,11 @@ fn slice_assign() -> OpDef {
     let infer = rule(|cx| {
         agree_dtypes(cx, &[0, 1], &[0])?;
         agree_shapes(cx, &[0], &[0])?;
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let bounds = bounds(cx.params, x.len())?;
-        let known: Option<Vec<u64>> = x.iter().map(|d| d.as_const()).collect();
+        let known: Option<Vec<Extent>> = x.iter().map(|d| d.as_extent()).collect();
         let Some(known) = known else { return Ok(()) };
-        let dims = known.iter().zip(&bounds).map(|(n, bounds)| Dim::of(taken(*bounds, Extent::from(*n)).len));
+        let dims = known.iter().zip(&bounds).map(|(n, bounds)| Dim::of(taken(*bounds, *n).len));
         cx.set_input_dims(1, dims)
     });
     let def = define("mx_slice_assign", "lhs with the elements of a slice replaced by rhs.", compute, infer);
@@ -206,7 +210,7 @@ fn slice_assign_scalar() -> OpDef {
     let compute = formula(assigned);
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         bounds(cx.params, x.len()).map(|_| ())
     });
     let def =

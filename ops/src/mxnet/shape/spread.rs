@@ -198,7 +198,7 @@ fn diag() -> OpDef {
             // Off the diagonal the position lies beyond the vector, where the view fills.
             let v = vars(2);
             let along = if k >= 0 { v[0].clone() } else { v[1].clone() };
-            let beyond = v[1].sub(&v[0]).offset(-k).scale(out[0] as i64);
+            let beyond = v[1].sub(&v[0]).offset(-k).scale(out.at(0));
             return Ok(x.view(vec![along.add(&beyond)], Some(Scalar::zero(ty.dtype)), out));
         }
         let [row, column] = diagonal_axes(cx.params, ty.rank()).or_fail(&g)?;
@@ -213,19 +213,19 @@ fn diag() -> OpDef {
     });
     let infer = shape_rule(|cx| {
         let k = cx.params.int("k").unwrap_or(0);
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         if x.len() == 1 {
-            let n = x[0].as_const().map(|n| Dim::Const(n + k.unsigned_abs()));
+            let n = x[0].as_extent().map(|n| Dim::of(n + k.unsigned_abs()));
             return partial(cx, 0, &[n, n]);
         }
         let [row, column] = diagonal_axes(cx.params, x.len())?;
         let mut dims: Vec<Option<Dim>> =
             (0..x.len()).filter(|a| *a != row && *a != column).map(|a| Some(x[a])).collect();
-        dims.push(match (x[row].as_const(), x[column].as_const()) {
+        dims.push(match (x[row].as_extent(), x[column].as_extent()) {
             (Some(rows), Some(columns)) => {
-                let n = (rows as i64 - (-k).max(0)).min(columns as i64 - k.max(0));
+                let n = (rows - (-k).max(0)).least(columns - k.max(0));
                 reject_if(n <= 0, || format!("parameter `k`: diagonal {k} of {rows}×{columns} is empty"))?;
-                Some(Dim::Const(n as u64))
+                Some(Dim::of(n))
             }
             _ => None,
         });
