@@ -106,7 +106,7 @@ fn what_differs_in_extents_shares_code() {
     }
 }
 
-/// Results whose elements are extents, and operands that decide shapes, are those of each call.
+/// `shape`, `reshape` and `tile` give the shape of the present call, not of the one that was compiled.
 #[test]
 fn values_that_follow_from_extents_differ_between_calls() {
     let rt = runtime(options());

@@ -236,8 +236,8 @@ impl BackwardPass {
 /// that of the result that was kept. So every call is differentiated where it stands, from values that are there, and what is
 /// computed again is what nobody kept.
 ///
-/// Inputs of the structure that are results of calls, or have the type of one, are not among the inputs of this graph: they get
-/// their types from those of the results.
+/// Kept results, gradients of heads and old gradients are not inputs of this graph: [`TapeAdjoint`] adds them, with the types that
+/// inference gives the values that they belong to.
 struct TapeGraph<'a> {
     linear: &'a Linear,
     graph: Graph,

@@ -32,7 +32,7 @@ fn split(data: &Extents, indices: &Extents) -> (Extents, Extents) {
     (data.range(..width), data.range(width..))
 }
 
-/// The extents of the first axes as one, and those of the others.
+/// The data as a matrix: a row for each slice.
 fn flattened(indexed: &Extents, slice: &Extents) -> Extents {
     [indexed.count(), slice.count()].into_iter().collect()
 }
