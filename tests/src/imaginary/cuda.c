@@ -604,7 +604,9 @@ static int launches(void *argument) {
   int failed = execute_ptx ? execute_ptx(function->image, function->name, launch->shape, launch->addresses,
                                          launch->room, launch->count)
                            : execute(function->name, launch->addresses);
-  if (fault_in("wrong", name)) *(char *)launch->addresses[launch->count - 1] ^= 1;
+  int last = launch->count - 1;
+  while (execute_ptx && last > 0 && !launch->room[last]) last--;
+  if (fault_in("wrong", name)) *(char *)launch->addresses[last] ^= 1;
   return failed ? LAUNCH_FAILED : 0;
 }
 
@@ -618,7 +620,7 @@ static int parameters_of(const Function *function) {
   return end ? count : -1;
 }
 
-/* Bytes from an address to the end of its block. */
+/* Bytes from an address to the end of its block; 0 for what is no address. */
 static size_t room_at(const char *at) {
   size_t room = 0;
   pthread_mutex_lock(&lock);

@@ -76,7 +76,7 @@ pub fn connect_ptx() {
 }
 
 /// Executes the PTX of a kernel on copies of its arguments, each from its address to the end of its block, and writes what it
-/// changed.
+/// changed. An argument that is no address of a block, such as an extent, is a number.
 extern "C" fn execute_ptx(
     image: *const c_char,
     name: *const c_char,
@@ -99,8 +99,7 @@ extern "C" fn execute_ptx(
     let copy = |(at, bytes): (&*mut u8, &usize)| unsafe { std::slice::from_raw_parts(*at, *bytes) }.to_vec();
     let before: Vec<Vec<u8>> = addresses.iter().zip(room).map(copy).collect();
     let mut after = before.clone();
-    let mut arguments: Vec<Argument<'_>> =
-        after.iter_mut().map(|bytes| Argument::Buffer { bytes, writable: true }).collect();
+    let mut arguments: Vec<Argument<'_>> = after.iter_mut().zip(addresses).map(argument).collect();
     let launch = Launch { blocks: shape[0].into(), threads: shape[1], shared_bytes: shape[2], seed: 0 };
     if let Err(fault) = module.launch(name.to_str().unwrap(), launch, &mut arguments) {
         eprintln!("{fault}");
@@ -112,4 +111,11 @@ extern "C" fn execute_ptx(
         changed.for_each(|i| unsafe { *at.add(i) = after[i] });
     }
     0
+}
+
+fn argument<'a>((bytes, at): (&'a mut Vec<u8>, &*mut u8)) -> Argument<'a> {
+    match bytes.is_empty() {
+        true => Argument::Number(*at as u64),
+        false => Argument::Buffer { bytes, writable: true },
+    }
 }
