@@ -123,6 +123,23 @@ def others():
     ]
 
 
+def large():
+    """Tensors of 8 MB and more, which are read from memory."""
+    reduced = lambda op, axes, inputs: (f"axes {axes} of 128×128×256", op, [floats(128, 128, 256)], *inputs)
+    images = floats(32, 64, 56, 56)
+    return [
+        reduced("ReduceMax", [1], ([], 1, {"axes": [1]})), reduced("ReduceMax", [0], ([], 1, {"axes": [0]})),
+        reduced("ReduceSum", [0], ([ints(0)], 1, {})), reduced("ReduceSum", [1], ([ints(1)], 1, {})),
+        reduced("ReduceSum", [0, 2], ([ints(0, 2)], 1, {})), reduced("ReduceL2", [0, 1], ([], 1, {"axes": [0, 1]})),
+        ("sums along 8192 rows of 256", "CumSum", [floats(8192, 256)], [np.array(0, dtype=np.int64)], 1, {}),
+        ("[0, 2, 3, 1] of 16×64×56×56", "Transpose", [images[:16]], [], 1, {"perm": [0, 2, 3, 1]}),
+        ("[0, 2, 1] of 512×96×128", "Transpose", [floats(512, 96, 128)], [], 1, {"perm": [0, 2, 1]}),
+        ("zeros around 32×64×56×56", "Pad", [images], [ints(0, 0, 2, 2, 0, 0, 2, 2)], 1, {}),
+        ("edges of 32×64×56×56", "Pad", [images], [ints(0, 0, 2, 2, 0, 0, 2, 2)], 1, {"mode": "edge"}),
+        ("triangles of 64×256×256", "Trilu", [floats(64, 256, 256)], [], 1, {}),
+    ]
+
+
 def model_of(case, path):
     _, op, inputs, constants, results, attributes = case
     names = [f"x{i}" for i in range(len(inputs) + len(constants))]
@@ -173,7 +190,7 @@ def main():
     arguments = parser.parse_args()
     print("| operator | | threads | tensorc | ONNX Runtime | ratio | difference |\n|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for case in cases() + generated() + others():
+        for case in cases() + generated() + others() + large():
             for threads in map(int, arguments.threads.split(",")):
                 if arguments.only in f"{case[1]} {case[0]}":
                     ours, theirs, difference = compared(case, arguments.tensorc, threads, arguments.rounds, Path(folder))

@@ -15,17 +15,18 @@ use crate::error::Error;
 /// # Errors
 /// A name is neither an input nor a dimension of one, or the extents contradict the declared type.
 pub fn bind(graph: &mut Graph, given: &BTreeMap<String, Vec<u64>>) -> Result<(), Error> {
+    let dims = open_dims(graph);
     for (name, extents) in given {
         if let Some(node) = graph.inputs().iter().copied().find(|n| *graph.node(*n).name == **name) {
             let dtype = graph.node(node).types[0].dtype.unwrap_or(DType::F32);
             bind_named(graph, &[(name, DenseType::new(dtype, extents))]).map_err(Error::Binding)?;
             continue;
         }
-        let dim = open_dims(graph).into_iter().find(|(_, n)| **n == **name).map(|(id, _)| id);
+        let dim = dims.iter().find(|(_, n)| **n == **name);
         match (dim, &extents[..]) {
-            (Some(id), [extent]) => set(graph, id, *extent, name)?,
+            (Some((id, _)), [extent]) => set(graph, *id, *extent, name)?,
             (Some(_), _) => return Err(Error::Shape(format!("shape of `{name}`: a dimension has one extent"))),
-            (None, _) => return Err(Error::Shape(unknown(graph, name))),
+            (None, _) => return Err(Error::Shape(unknown(graph, &dims, name))),
         }
     }
     Ok(())
@@ -98,9 +99,9 @@ fn open_dims(graph: &Graph) -> Vec<(DimId, Arc<str>)> {
     open
 }
 
-fn unknown(graph: &Graph, name: &str) -> String {
+fn unknown(graph: &Graph, dims: &[(DimId, Arc<str>)], name: &str) -> String {
     let inputs = graph.inputs().iter().map(|n| graph.node(*n).name.to_string());
-    let dims = open_dims(graph).into_iter().map(|(_, n)| format!("?{n}"));
+    let dims = dims.iter().map(|(_, n)| format!("?{n}"));
     let known: Vec<String> = inputs.chain(dims).collect();
     format!("shape of `{name}`: no such input or open dimension; there are: {}", known.join(", "))
 }

@@ -113,10 +113,7 @@ impl Allowed {
         if ty.rank() == 0 {
             return Ok(Prim::Map(map.into()));
         }
-        let combine = ScalarFn::build(&[DType::I64; 2], |_, x| vec![x[0].max(&x[1])])?;
-        let axes = (0..ty.rank()).collect();
-        let (init, finish) = (vec![Scalar::i64(0)], ScalarFn::identity(DType::I64));
-        Ok(Prim::Reduce(Reduction { axes, keep_dims: false, init, map, combine, finish }.into()))
+        greatest_word((0..ty.rank()).collect(), map)
     }
 
     /// As [`Allowed::word`], of the least and the greatest value alone, which is less to do than of all: zero, or what is next to
@@ -161,7 +158,8 @@ impl Allowed {
                     .fold(first, |other, (i, extent)| column.eq(&number(i)).select(&limit(extent), &other));
                 x.ge(&-&extent) & x.lt(&extent)
             }
-            Allowed::NonZero => x.ne(&number(0)),
+            // The code of the only value that is not allowed.
+            Allowed::NonZero => return x.eq(&number(0)).select(&number(1), &number(0)),
         };
         let near = x.max(&number(-FARTHEST)).min(&number(FARTHEST));
         let twice = &near + &near;
@@ -183,6 +181,16 @@ impl Allowed {
         };
         Requirement { node: node.to_owned(), operand: operand.to_owned(), broken }
     }
+}
+
+/// The primitive that gives the greatest of the words that `map` makes of elements along some axes: that of all of them together.
+///
+/// # Errors
+/// `map` gives no i64.
+pub fn greatest_word(axes: Vec<usize>, map: ScalarFn) -> Result<Prim, String> {
+    let combine = ScalarFn::build(&[DType::I64; 2], |_, x| vec![x[0].max(&x[1])])?;
+    let (init, finish) = (vec![Scalar::i64(0)], ScalarFn::identity(DType::I64));
+    Ok(Prim::Reduce(Reduction { axes, keep_dims: false, init, map, combine, finish }.into()))
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ mod types;
 pub mod verify;
 pub mod views;
 
-pub use demand::Allowed;
+pub use demand::{Allowed, greatest_word};
 pub use extent::{Extent, Extents};
 pub use module::TextModule;
 pub use rng::Rng;

@@ -255,15 +255,23 @@ fn size() -> OpDef {
     define("size", "The number of elements of the operand.", compute, infer).operand("data", &[]).onnx("Size", 1)
 }
 
+/// Diagonals farther from the main one are the same as this one.
+const FARTHEST: f64 = (1 << 30) as f64;
+
 fn trilu() -> OpDef {
     let compute = formula(|g, cx| {
         let upper = cx.params.bool("upper").unwrap_or(true);
-        let rank = cx.outputs[0].rank();
-        let k: Vec<_> = g.maybe(1).map(|k| k.reshape([])).into_iter().collect();
-        Ok(g.operand(0).map_with(&k, |s, a| {
-            let offset = a.get(1).map_or_else(|| s.number(DType::I64, 0.0), |k| k.cast(DType::I64));
-            let edge = s.coord(rank - 2) + offset;
-            let column = s.coord(rank - 1);
+        let dims = &cx.outputs[0].dims;
+        let [row, column] = [2, 1].map(|from_end| dims.len() - from_end);
+        // Vectors of words have twice the lanes.
+        let words = [row, column].iter().all(|axis| dims.at(*axis).is_surely_below(FARTHEST as i64));
+        let index = if words { DType::I32 } else { DType::I64 };
+        let near = |k: &Ex| k.max(&k.lit(-FARTHEST)).min(&k.lit(FARTHEST));
+        let k = g.maybe(1).map(|k| k.reshape([])).map(|k| if words { k.map(near) } else { k }.cast(index));
+        Ok(g.operand(0).map_with(&Vec::from_iter(k), |s, a| {
+            let edge = s.coord(row).cast(index);
+            let edge = a.get(1).map_or(edge.clone(), |k| &edge + k);
+            let column = s.coord(column).cast(index);
             let keep = if upper { column.ge(&edge) } else { column.le(&edge) };
             keep.select(&a[0], &a[0].lit(0.0))
         }))

@@ -1,7 +1,7 @@
 //! Running folds along an axis.
 
-use crate::blocks::in_blocks;
-use crate::kernel::coordinates;
+use crate::blocks::{COPY_LANES, in_blocks, in_vectors};
+use crate::kernel::{bounded, coordinates};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -29,6 +29,10 @@ pub fn ops() -> Vec<OpDef> {
 
 /// Bytes of totals that are kept in registers: half of the vectors of 128 bits that there are.
 const TOTAL_BYTES: i64 = 128;
+
+/// Bytes of totals of neighbours from which on they are kept in memory, and most: for a part of a row of the axes behind. Tensors are
+/// read in the order of memory then.
+const ROW_BYTES: [i64; 2] = [512, 4096];
 
 /// Lines that are not neighbours and advance together, so that none waits for its own sum.
 const LINES: i64 = 8;
@@ -58,6 +62,23 @@ impl Scan<'_> {
         self.output.set_cast(at, if self.exclusive { before } else { after });
     }
 
+    fn steps(&self, body: impl FnOnce(&Index)) {
+        self.k.each("step", self.n, |step| match self.reverse {
+            true => body(&step.scale(-1).offset(self.n - 1)),
+            false => body(step),
+        });
+    }
+
+    /// Scans up to `count` neighbouring lines from `first` on, whose totals are in memory.
+    fn rows(&self, outer: &Index, (first, last): (&Index, &Index), count: i64) {
+        let totals = self.k.memory("totals", self.wide, [count as u64], MemorySpace::Stack);
+        let each = |body: &dyn Fn(&Index, &Index)| {
+            in_vectors(self.k, (first, last), COPY_LANES, |inner| body(&inner.sub(first), inner));
+        };
+        each(&|place, _| totals.set(place, self.unit));
+        self.steps(|along| each(&|place, inner| self.advance(totals, place, [outer, along, inner])));
+    }
+
     /// Scans `count` lines at once, the first `vectors` of which are neighbours; `line` has the outer and the inner coordinate of
     /// one by its number.
     fn lines(&self, count: i64, vectors: i64, line: &dyn Fn(&Index) -> [Index; 2]) {
@@ -74,11 +95,10 @@ impl Scan<'_> {
             }
         };
         each(&|totals, register, _| totals.set(register, self.unit));
-        k.each("step", self.n, |step| {
-            let along = if self.reverse { step.scale(-1).offset(self.n - 1) } else { step.clone() };
+        self.steps(|along| {
             each(&|totals, register, number| {
                 let [outer, inner] = line(number);
-                self.advance(totals, register, [&outer, &along, &inner]);
+                self.advance(totals, register, [&outer, along, &inner]);
             });
         });
     }
@@ -105,6 +125,14 @@ fn scan(cx: &NodeCtx<'_>, name: &str, op: ScalarOp, unit: f64) -> Result<Prim, O
         Grain::Coarse if inner.example() < 4 => in_blocks(k, (Extent::ONE, outer * inner), LINES, |_, first, count| {
             scan.lines(count, 0, &|i| number(&first.add(i)));
         }),
+        Grain::Coarse if inner.example() * scan.wide.size() as i64 >= ROW_BYTES[0] => {
+            let row = ROW_BYTES[1] / scan.wide.size() as i64;
+            k.parallel(&[outer, inner.div_ceil(row)], |at| {
+                let first = k.bound("first", &at[1].scale(row));
+                let last = k.bound("last", &bounded(&first.offset(row), inner));
+                scan.rows(&at[0], (&first, &last), row);
+            });
+        }
         Grain::Coarse => {
             let width = TOTAL_BYTES / scan.wide.size() as i64;
             in_blocks(k, (outer, inner), width, |outer, first, count| {

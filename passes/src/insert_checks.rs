@@ -6,11 +6,13 @@ use std::sync::Arc;
 use tensorc_abi::DType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::expand::OpFacts;
+use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::{Check, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::interp::{confirm, eval_prim};
 use tensorc_ir::op::{Grain, OpError, Registry};
-use tensorc_ir::prim::Prim;
-use tensorc_ir::{Allowed, DenseType, TensorData};
+use tensorc_ir::prim::{Prim, Reduction};
+use tensorc_ir::scalar::ScalarFn;
+use tensorc_ir::{Allowed, DenseType, Extents, TensorData, greatest_word};
 
 use crate::bodies::lift_checks;
 use crate::manager::{Pass, PassCx};
@@ -118,8 +120,30 @@ fn check(
         let types = [DenseType::new(DType::I64, &ty.dims)];
         codes = Value { node: graph.add_prim(format!("{name}_codes"), map, &operands, &types), port: 0 };
     }
-    let (prim, requirement) = (allowed.word(&ty).map_err(internal)?, allowed.requirement(node, operand));
+    let (mut prim, requirement) = (allowed.word(&ty).map_err(internal)?, allowed.requirement(node, operand));
+    if let Some([of_rows, of_all]) = by_rows(&prim, &ty).map_err(internal)? {
+        let words = DenseType::new(DType::I64, [ty.dims.at(0)].into_iter().collect::<Extents>());
+        codes = Value { node: graph.add_prim(format!("{name}_rows"), of_rows, &[codes], &[words]), port: 0 };
+        prim = of_all;
+    }
     let value = Value { node: graph.add_prim(name, prim, &[codes], &[word]), port: 0 };
     graph.add_check(Check { value, requirement });
     Ok(())
+}
+
+/// Fewest elements, and fewest of a row, that are checked row by row: threads share the rows.
+const MANY_ELEMENTS: i64 = 1 << 16;
+const LONG_ROW: i64 = 256;
+
+/// What gives the words of the rows of a large operand, and what gives the word of these.
+fn by_rows(prim: &Prim, ty: &DenseType) -> std::result::Result<Option<[Prim; 2]>, String> {
+    let Prim::Reduce(all) = prim else { return Ok(None) };
+    let (Some(count), true) = (ty.dims.count().known(), ty.rank() > 1) else { return Ok(None) };
+    let rows = ty.dims.at(0).known().filter(|rows| (2..=count / LONG_ROW).contains(rows));
+    if count < MANY_ELEMENTS || rows.is_none() {
+        return Ok(None);
+    }
+    let of_rows = Reduction { axes: (1..ty.rank()).collect(), ..(**all).clone() };
+    let of_all = greatest_word(vec![0], ScalarFn::identity(DType::I64))?;
+    Ok(Some([Prim::Reduce(of_rows.into()), of_all]))
 }

@@ -257,17 +257,16 @@ impl Gen<'_, '_> {
         Some(self.wrap(dtype, wide))
     }
 
-    /// A divisor that cannot trap: 1 in place of 0, and of -1 where the dividend is the minimum.
-    fn safe_divisor(&mut self, signed: bool, x: Value, y: Value) -> Value {
+    /// A divisor that cannot trap, and whether it is 1 in place of 0 or -1.
+    fn safe_divisor(&mut self, signed: bool, y: Value) -> (Value, Value) {
         let (zero, one) = (self.like(y, 0), self.like(y, 1));
-        let mut bad = self.b.ins().icmp(IntCC::Equal, y, zero);
-        if signed {
-            let (min, minus) = (self.like(x, 1 << (self.ty(x).bits() - 1)), self.like(y, u64::MAX));
-            let (a, b) = (self.b.ins().icmp(IntCC::Equal, x, min), self.b.ins().icmp(IntCC::Equal, y, minus));
-            let both = self.b.ins().band(a, b);
-            bad = self.b.ins().bor(bad, both);
-        }
-        self.b.ins().select(bad, one, y)
+        let replaced = if signed {
+            let next = self.b.ins().iadd(y, one);
+            self.b.ins().icmp(IntCC::UnsignedLessThanOrEqual, next, one)
+        } else {
+            self.b.ins().icmp(IntCC::Equal, y, zero)
+        };
+        (self.b.ins().select(replaced, one, y), replaced)
     }
 
     fn quotient(&mut self, signed: bool, a: &[UniformOperand<Value>]) -> Value {
@@ -283,11 +282,11 @@ impl Gen<'_, '_> {
             Some(_) => return self.b.ins().udiv(x, y),
             None => {}
         }
-        let d = self.safe_divisor(signed, x, y);
+        let (d, replaced) = self.safe_divisor(signed, y);
         let q = if signed { self.b.ins().sdiv(x, d) } else { self.b.ins().udiv(x, d) };
-        let zero = self.like(y, 0);
-        let by_zero = self.b.ins().icmp(IntCC::Equal, y, zero);
-        self.b.ins().select(by_zero, zero, q)
+        // By -1 and 0 the quotient is the product.
+        let product = self.b.ins().imul(x, y);
+        self.b.ins().select(replaced, product, q)
     }
 
     fn remainder(&mut self, signed: bool, a: &[UniformOperand<Value>]) -> Value {
@@ -300,7 +299,7 @@ impl Gen<'_, '_> {
                 return self.b.ins().band(x, mask);
             }
             Some(_) => y,
-            None => self.safe_divisor(signed, x, y),
+            None => self.safe_divisor(signed, y).0,
         };
         if signed { self.b.ins().srem(x, d) } else { self.b.ins().urem(x, d) }
     }

@@ -16,6 +16,9 @@ use tensorc_schedule::layout::Layouts;
 
 use super::math::{Math, internal, vector_call};
 
+/// Most operations beside which a division of integers takes most of the time.
+const MAX_OPS_OF_DIVISION: usize = 8;
+
 /// The body of one cluster.
 pub struct Cluster<'a> {
     located: Located<'a>,
@@ -151,7 +154,23 @@ impl<'a> Cluster<'a> {
         self.lanes_of(extent, self.all_word_sized(in_row))
     }
 
+    /// Whether most of what is computed are divisions of integers, which narrow vectors do not have.
+    fn divides_integers(&self) -> bool {
+        let divides = |f: &ScalarFn| {
+            f.nodes.iter().zip(&f.dtypes).any(|(node, dtype)| match node {
+                ScalarNode::Op(ScalarOp::Div | ScalarOp::Rem, args) => {
+                    dtype.is_int() && !matches!(f.nodes[args[1].0 as usize], ScalarNode::Const(_))
+                }
+                _ => false,
+            })
+        };
+        self.functions.values().any(|f| divides(f)) && self.ops() <= MAX_OPS_OF_DIVISION
+    }
+
     fn lanes_of(&self, extent: Extent, word_sized: bool) -> u64 {
+        if !self.wide && self.counted.is_none() && self.divides_integers() {
+            return 1;
+        }
         let counted = self.counted.as_ref().map(|(ops, _)| *ops);
         let widest = match (counted, word_sized) {
             (None, words) if self.wide => [8, 16][usize::from(words)],

@@ -1,12 +1,15 @@
 //! Emitter for folds with vectors along a kept axis: every lane folds a column of its own. Sums
 //! over outer axes, pooling windows, and contractions no library kernel covers.
+//!
+//! Accumulators of one vector of columns are registers, and the loop over vectors is the outer one. Where rows are longer than that,
+//! accumulators of a part of a row lie in memory, and the loop over rows is the outer one: memory is read in its order.
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::extent::advice;
 use tensorc_ir::graph::FusionClass;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel};
-use tensorc_ir::{Extent, Extents};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, MemorySpace};
+use tensorc_ir::{DType, Extent, Extents};
 use tensorc_schedule::access::in_place::in_place;
 use tensorc_schedule::access::space::{Analysis, IterationSpace};
 use tensorc_schedule::access::{ClusterAccesses, MergedAxes};
@@ -26,6 +29,13 @@ const MIN_TALL_ROWS: u64 = 64;
 const TALL_LANES: u64 = 32;
 /// Most operations of such a fold, whose lanes must stay in registers.
 const MAX_TALL_OPS: usize = 4;
+/// Most bytes of accumulators in memory for a part of a row: they leave room in the first-level cache.
+const ROW_BYTES: u64 = 8192;
+/// Rows that are folded into such accumulators together, which are read and written once for them, if little is computed. Several
+/// streams are read more slowly than one if they are shorter than a page and come from memory: tensors of more elements do.
+const ROWS_TOGETHER: i64 = 4;
+const LONG_ROW: u64 = 1024;
+const CACHED_ELEMENTS: u64 = 1 << 20;
 
 pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result<Kernel> {
     let folds = Fold::all(cluster)?;
@@ -111,6 +121,10 @@ impl ColumnFold<'_> {
     fn nest(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], inner: &MergedAxes, uses: &ClusterAccesses) -> Result<()> {
         let (lo, hi) = interior(inner, uses, &self.space.dims);
         let axis = inner.axis;
+        let whole = lo.is_surely(0) && hi.is_surely(inner.extent);
+        if whole && let Some(part) = self.part_of_row(e, inner) {
+            return self.by_rows(e, kept, inner, part);
+        }
         // A lane folds a column of its own: how many there are does not change results.
         let (block, lanes) = advice(|| {
             let tall = self.reduced.iter().map(|g| g.extent).product::<Extent>() >= MIN_TALL_ROWS;
@@ -121,7 +135,6 @@ impl ColumnFold<'_> {
                 lanes => (block, lanes),
             }
         });
-        let whole = lo.is_surely(0) && hi.is_surely(inner.extent);
         let blocks = if whole { inner.extent.div_ceil(block) } else { Extent::ONE };
         parallel(e, kept, blocks, |e, q| {
             let acc = Accumulators::new(self, e, lanes);
@@ -148,6 +161,89 @@ impl ColumnFold<'_> {
             e.set_range(axis, full);
             Ok(())
         })
+    }
+
+    /// Columns whose accumulators lie in memory, if rows are read one after the other.
+    fn part_of_row(&self, e: &Inliner<'_>, inner: &MergedAxes) -> Option<u64> {
+        let [folds] = &self.levels[..] else { return None };
+        let simple = folds.iter().all(|f| matches!(f, Fold::Reduce(..))) && !is_written_out(&self.reduced);
+        let single = results(e.cluster, self.space).is_ok_and(|(full, _)| full.is_empty());
+        let bytes: usize = folds.iter().flat_map(Fold::accumulators).map(DType::size).sum();
+        let long = advice(|| inner.extent > TALL_LANES);
+        (simple && single && long).then(|| ROW_BYTES / bytes.max(1).next_power_of_two() as u64)
+    }
+
+    /// How many rows are folded together.
+    fn rows_together(&self, e: &Inliner<'_>, kept: &[MergedAxes], inner: &MergedAxes) -> i64 {
+        advice(|| {
+            let groups = kept.iter().chain(&self.reduced).map(|g| g.extent);
+            let cached = inner.extent >= LONG_ROW || groups.product::<Extent>() * inner.extent <= CACHED_ELEMENTS;
+            if cached && e.cluster.ops() <= MAX_TALL_OPS { ROWS_TOGETHER } else { 1 }
+        })
+    }
+
+    /// Folds rows into accumulators of parts of a row.
+    fn by_rows(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], inner: &MergedAxes, part: u64) -> Result<()> {
+        let (folds, axis, n) = (&self.levels[0], inner.axis, inner.extent);
+        let (lanes, together) = (e.cluster.lanes(inner.extent), self.rows_together(e, kept, inner));
+        parallel(e, kept, n.div_ceil(part), |e, q| {
+            let room = n.known().map_or(part, |n| part.min(n as u64));
+            let acc: Vec<Vec<Buf>> = folds.iter().map(|f| f.alloc_in(e, room, MemorySpace::Stack)).collect();
+            let lo = q.scale(part);
+            let rest = Index::constant(n).sub(&lo);
+            let range = move |_: u32| (Extent::ZERO, n);
+            let len = e.b.let_index("len", rest.minimum(&Index::constant(part), &range));
+            let whole = e.b.let_index("whole", len.floor_div(lanes, &range).scale(lanes));
+            let pass = |e: &mut Inliner<'_>, body: &mut dyn FnMut(&mut Inliner<'_>, &Index) -> Result<()>| {
+                e.columns((Index::default(), len.clone()), whole.clone(), lanes, &mut |e, i| {
+                    e.set_axis(axis, lo.add(&i));
+                    body(e, &i)
+                })
+            };
+            let of_folds = || folds.iter().zip(&acc);
+            pass(e, &mut |e, at| {
+                of_folds().for_each(|(f, a)| f.store_init(e, a, at));
+                Ok(())
+            })?;
+            let (rows, outer) = self.reduced.split_last().unwrap_or_else(|| unreachable!("not written out"));
+            looped_over(e, outer, &mut |e| {
+                let whole = rows.extent / together;
+                let parts = [(Extent::ZERO, whole, together), (whole * together, rows.extent, 1)];
+                for (from, to, together) in parts.into_iter().filter(|(from, to, _)| !from.is_surely(*to)) {
+                    let range = (Index::constant(from), Index::constant(to), 1);
+                    e.looped("r", range, LoopKind::Serial, |e, r| {
+                        let first = r.scale(together);
+                        pass(e, &mut |e, at| self.accumulate_rows(e, (rows.axis, &first, together), &acc, at))
+                    })?;
+                }
+                Ok(())
+            })?;
+            pass(e, &mut |e, at| {
+                of_folds().for_each(|(f, a)| f.finish(e, a, at));
+                bind_folded(e, self.space, self.folds)?;
+                let (_, single) = results(e.cluster, self.space)?;
+                e.store_values(&single)
+            })
+        })
+    }
+
+    /// Folds some rows, which an axis counts, into the accumulators at `at`.
+    fn accumulate_rows(
+        &self,
+        e: &mut Inliner<'_>,
+        (axis, first, count): (usize, &Index, i64),
+        acc: &[Vec<Buf>],
+        at: &Index,
+    ) -> Result<()> {
+        let mut values: Vec<_> = acc.iter().map(|acc| Fold::load(e, acc, at)).collect();
+        for row in 0..count {
+            e.at(axis, first.offset(row), |e| {
+                let mut folds = self.levels[0].iter().zip(&mut values);
+                folds.try_for_each(|(f, v)| f.joined(e, self.space, std::mem::take(v)).map(|new| *v = new))
+            })?;
+        }
+        acc.iter().zip(values).for_each(|(acc, values)| Fold::store(e, acc, at, values));
+        Ok(())
     }
 
     /// All passes for one position (or one vector of positions).

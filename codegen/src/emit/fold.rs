@@ -135,8 +135,12 @@ impl Fold {
 
     /// Allocates one register array of `len` elements per accumulator.
     pub fn alloc(&self, e: &mut Inliner<'_>, len: u64) -> Vec<Buf> {
-        let init = self.init();
-        init.into_iter().map(|s| e.alloc("acc", s.dtype, len, Memory::Register)).collect()
+        self.alloc_in(e, len, Memory::Register)
+    }
+
+    /// As [`Fold::alloc`], in some memory.
+    pub fn alloc_in(&self, e: &mut Inliner<'_>, len: u64, space: Memory) -> Vec<Buf> {
+        self.accumulators().into_iter().map(|dtype| e.alloc("acc", dtype, len, space)).collect()
     }
 
     pub fn store_init(&self, e: &mut Inliner<'_>, acc: &[Buf], at: &Index) {
@@ -147,16 +151,24 @@ impl Fold {
 
     /// Folds the current element into the accumulators at `at`.
     pub fn accumulate(&self, e: &mut Inliner<'_>, space: &IterationSpace, acc: &[Buf], at: &Index) -> Result<()> {
-        let old: Vec<Operand> = acc.iter().map(|b| e.b.load(*b, at.clone())).collect();
+        let old = Fold::load(e, acc, at);
         let new = self.joined(e, space, old)?;
-        for (buf, value) in acc.iter().zip(new) {
-            e.b.store(*buf, at.clone(), value);
-        }
+        Fold::store(e, acc, at, new);
         Ok(())
     }
 
+    /// The accumulators at `at`.
+    pub fn load(e: &mut Inliner<'_>, acc: &[Buf], at: &Index) -> Vec<Operand> {
+        acc.iter().map(|b| e.b.load(*b, at.clone())).collect()
+    }
+
+    /// Writes the accumulators at `at`.
+    pub fn store(e: &mut Inliner<'_>, acc: &[Buf], at: &Index, values: Vec<Operand>) {
+        acc.iter().zip(values).for_each(|(buf, value)| e.b.store(*buf, at.clone(), value));
+    }
+
     /// What accumulators become with the current element.
-    fn joined(&self, e: &mut Inliner<'_>, space: &IterationSpace, old: Vec<Operand>) -> Result<Vec<Operand>> {
+    pub fn joined(&self, e: &mut Inliner<'_>, space: &IterationSpace, old: Vec<Operand>) -> Result<Vec<Operand>> {
         let args = e.cluster.body.args(self.node());
         Ok(match self {
             Fold::Reduce(_, r) => {
@@ -202,12 +214,12 @@ impl Fold {
         }
         self.store_init(e, acc, at);
         looped_over(e, groups, &mut |e| self.accumulate(e, space, acc, at))?;
-        Ok(acc.iter().map(|b| e.b.load(*b, at.clone())).collect())
+        Ok(Fold::load(e, acc, at))
     }
 
     /// Combines accumulators at `from` into those at `into`.
     pub fn combine(&self, e: &mut Inliner<'_>, acc: &[Buf], into: &Index, from_acc: &[Buf], from: &Index) {
-        let others = from_acc.iter().map(|b| e.b.load(*b, from.clone())).collect::<Vec<_>>();
+        let others = Fold::load(e, from_acc, from);
         self.combine_values(e, acc, into, &others);
     }
 
@@ -222,7 +234,7 @@ impl Fold {
     /// Combines values of accumulators into those at `into`.
     pub fn combine_values(&self, e: &mut Inliner<'_>, acc: &[Buf], into: &Index, b: &[Operand]) {
         let Fold::Reduce(_, r) = self else { return };
-        let a = acc.iter().map(|b| e.b.load(*b, into.clone())).collect::<Vec<_>>();
+        let a = Fold::load(e, acc, into);
         let result = e.b.apply(&r.combine, &[&a[..], b].concat(), &[]);
         for (buf, value) in acc.iter().zip(result) {
             e.b.store(*buf, into.clone(), value);
@@ -231,7 +243,7 @@ impl Fold {
 
     /// Binds the node's results, computed from the accumulators at `at`.
     pub fn finish(&self, e: &mut Inliner<'_>, acc: &[Buf], at: &Index) {
-        let old: Vec<Operand> = acc.iter().map(|b| e.b.load(*b, at.clone())).collect();
+        let old = Fold::load(e, acc, at);
         self.finish_with(e, old);
     }
 

@@ -35,7 +35,7 @@ struct MapTiling {
 }
 
 const BLOCK: u64 = 4096;
-const TILE: u64 = 32;
+const TILE: u64 = 128;
 /// Columns of a tile: one cache line of f32, so that power-of-two strides do not fill a cache set.
 const TILE_COLUMNS: u64 = 16;
 /// Rows of a tile taken at a time: of what neighbouring lanes read, 128 bits of f32 each, blocks are made in registers.

@@ -12,7 +12,8 @@ const MIN_PIECE: i64 = 16;
 /// Most scalar operations of a cluster of which each piece has a copy.
 pub const MAX_OPS: usize = 24;
 
-/// The pieces of an axis, each from its first position to before that of the next; none where no form does for much of it.
+/// The pieces of an axis, each as its first position and the one behind its last; none where no form does for much of it. Longer ones
+/// come first: they bring most of a result into the cache in the order of memory.
 pub fn pieces(axis: &MergedAxes, extents: &Extents, uses: &ClusterAccesses) -> Vec<(i64, i64)> {
     // The counter of merged axes goes further than the axis does, and all indices are linear in it.
     let single = axis.extent.is_surely(extents.at(axis.axis));
@@ -27,8 +28,9 @@ pub fn pieces(axis: &MergedAxes, extents: &Extents, uses: &ClusterAccesses) -> V
     let mut at = breaks.at;
     at.sort_unstable();
     at.dedup();
-    let found: Vec<(i64, i64)> = at.windows(2).map(|w| (w[0], w[1])).collect();
-    let longest = found.iter().map(|(from, to)| to - from).max().unwrap_or(0);
+    let mut found: Vec<(i64, i64)> = at.windows(2).map(|w| (w[0], w[1])).collect();
+    found.sort_by_key(|(from, to)| from - to);
+    let longest = found.first().map_or(0, |(from, to)| to - from);
     let pays = longest >= MIN_PIECE && 2 * longest >= n;
     if pays && (2..=MAX_PIECES).contains(&found.len()) { found } else { vec![] }
 }
