@@ -185,7 +185,7 @@ impl ColumnFold<'_> {
     /// Folds rows into accumulators of parts of a row.
     fn by_rows(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], inner: &MergedAxes, part: u64) -> Result<()> {
         let (folds, axis, n) = (&self.levels[0], inner.axis, inner.extent);
-        let (lanes, together) = (e.cluster.lanes(inner.extent), self.rows_together(e, kept, inner));
+        let (lanes, together) = (advice(|| e.cluster.lanes(n)), self.rows_together(e, kept, inner));
         parallel(e, kept, n.div_ceil(part), |e, q| {
             let room = n.known().map_or(part, |n| part.min(n as u64));
             let acc: Vec<Vec<Buf>> = folds.iter().map(|f| f.alloc_in(e, room, MemorySpace::Stack)).collect();
