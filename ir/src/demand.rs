@@ -183,7 +183,7 @@ impl Allowed {
     }
 }
 
-/// The primitive that gives the greatest of the words that `map` makes of elements along some axes: that of all of them together.
+/// A reduction along some axes to the greatest word; `map` gives the word of an element.
 ///
 /// # Errors
 /// `map` gives no i64.

@@ -30,8 +30,8 @@ pub fn ops() -> Vec<OpDef> {
 /// Bytes of totals that are kept in registers: half of the vectors of 128 bits that there are.
 const TOTAL_BYTES: i64 = 128;
 
-/// Bytes of totals of neighbours from which on they are kept in memory, and most: for a part of a row of the axes behind. Tensors are
-/// read in the order of memory then.
+/// Totals of neighbouring lines lie in memory, not in registers, if they take at least the first number of bytes. A task has totals
+/// of at most the second one.
 const ROW_BYTES: [i64; 2] = [512, 4096];
 
 /// Lines that are not neighbours and advance together, so that none waits for its own sum.

@@ -26,7 +26,7 @@ pub fn row_major(s: &ScalarBuilder, extents: &[Ex]) -> Ex {
     (1..extents.len()).fold(first, |at, axis| at * &extents[axis] + s.coord(axis))
 }
 
-/// The shape of windows over each element: the axes of the data, then those of the kernel.
+/// The concatenation of the shapes `dims` and `window`.
 pub fn followed_by(dims: &Extents, window: &[u64]) -> Extents {
     dims.all().chain(window.iter().map(|n| Extent::from(*n))).collect()
 }

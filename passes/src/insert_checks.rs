@@ -135,7 +135,7 @@ fn check(
 const MANY_ELEMENTS: i64 = 1 << 16;
 const LONG_ROW: i64 = 256;
 
-/// What gives the words of the rows of a large operand, and what gives the word of these.
+/// The reduction of each row of an operand, and that of its results; none for a small operand and for short rows.
 fn by_rows(prim: &Prim, ty: &DenseType) -> std::result::Result<Option<[Prim; 2]>, String> {
     let Prim::Reduce(all) = prim else { return Ok(None) };
     let (Some(count), true) = (ty.dims.count().known(), ty.rank() > 1) else { return Ok(None) };

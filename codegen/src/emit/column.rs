@@ -31,9 +31,10 @@ const TALL_LANES: u64 = 32;
 const MAX_TALL_OPS: usize = 4;
 /// Most bytes of accumulators in memory for a part of a row: they leave room in the first-level cache.
 const ROW_BYTES: u64 = 8192;
-/// Rows that are folded into such accumulators together, which are read and written once for them, if little is computed. Several
-/// streams are read more slowly than one if they are shorter than a page and come from memory: tensors of more elements do.
+/// Rows that are folded together, so that accumulators in memory are loaded and stored once for all of them.
 const ROWS_TOGETHER: i64 = 4;
+/// Columns of a row, or elements of a tensor, for which that is faster than one row at a time: memory is slower to read as four
+/// short streams than as one, a cache is not.
 const LONG_ROW: u64 = 1024;
 const CACHED_ELEMENTS: u64 = 1 << 20;
 
